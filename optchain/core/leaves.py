@@ -1,0 +1,269 @@
+"""Leaf rules: from a function of arrays to a link over pytrees.
+
+The mathematics of an elementwise transform is one small function of arrays. `leafwise` lifts it: it makes the state,
+counts steps, checks the trees, and runs the function as one compiled kernel a leaf. A link made so is data
+(`LeafLink`), which is why a chain can run several in one kernel (`optchain.core.plan`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from optchain.core import errors
+from optchain.core.kernels import canonical, dtype_of, kernel
+from optchain.core.masks import MaskTree, flags, resolve, select
+from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info
+from optchain.core.plan import Node, pair_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One array a parameter in a transform's state.
+
+    Attributes:
+      dtype: What it is stored in; None for the parameter's dtype. Storage only, arithmetic is float32 or wider. A real
+        dtype for a complex parameter means the complex dtype of that width.
+      fill: The value it starts with.
+      squared: Whether it holds squared magnitudes. These are real for complex parameters, and float32 or wider unless
+        `dtype` says otherwise: half precision cannot hold an average that moves by 0.1 per cent a step.
+    """
+
+    dtype: Any = None
+    fill: float = 0.0
+    squared: bool = False
+
+    def dtype_for(self, dtype: Any) -> Any:
+        """The dtype stored for a parameter of `dtype`."""
+        if self.squared:
+            dtype = jnp.finfo(dtype).dtype
+            return jnp.promote_types(dtype, jnp.float32) if self.dtype is None else canonical(self.dtype)
+        if self.dtype is None:
+            return dtype
+        wanted = canonical(self.dtype)
+        return jnp.promote_types(wanted, jnp.complex64) if jnp.issubdtype(dtype, jnp.complexfloating) else wanted
+
+    def make(self, param: Any) -> jax.Array:
+        """A fresh array for one parameter, with its shape and sharding."""
+        return jnp.full_like(param, self.fill, dtype=self.dtype_for(dtype_of(param)))
+
+
+def leafwise(
+    rule: Callable[..., Any],
+    state: Any = EmptyState,
+    *,
+    slots: tuple[str, ...] | Mapping[str, Slot] = (),
+    scalars: Callable[[Any], dict[str, Any]] | None = None,
+    tree_scalars: Callable[[Any, Any, Any], dict[str, Any]] | None = None,
+    static: Mapping[str, Any] | None = None,
+    needs_params: bool = False,
+    sign: int | None = None,
+) -> GradientTransformationExtraArgs:
+    """Lifts a function of arrays to a transform over pytrees.
+
+    For each leaf the rule is called as ``rule(u, p, *slots, **scalars, **static)`` with the update `u`, the parameter
+    `p` (None unless `needs_params`) and the leaf's slots, all in float32 or wider. It returns the new update followed
+    by the new slots, each of the shape of `u`. The update is cast back to the dtype of the incoming one, each slot to
+    its own.
+
+    Args:
+      rule: The function, at module level so that its compiled kernel is shared. It may reduce within its leaf.
+      state: The NamedTuple class of the state: its fields are the slots and, if there is one more, the int32 step
+        count.
+      slots: Names of the fields that hold one array a parameter, or a mapping from names to `Slot`.
+      scalars: From the state before the step to numbers for the rule, computed once a step. Python numbers become
+        operands of the kernel, so that a new value compiles nothing.
+      tree_scalars: The same from ``(updates, state, params)``, for numbers that reduce over the whole tree, such as a
+        norm.
+      static: Arguments of the rule that are no numbers: bools, strings, tuples of axes.
+      needs_params: Whether the rule or `tree_scalars` reads the parameters.
+      sign: +1 if the rule keeps the direction of the update, -1 if it flips it; None says nothing.
+
+    Returns:
+      A pair. Decorate the function that returns it with `transform` to give it a name and make it a value.
+
+    Example:
+      >>> import jax.numpy as jnp, optchain
+      >>> def soft_sign_rule(u, p, *, width):
+      ...     return u / (width + abs(u))
+      >>> @optchain.transform
+      ... def soft_sign(width=1.0):
+      ...     return optchain.leafwise(soft_sign_rule, scalars=lambda state: dict(width=width), sign=+1)
+      >>> tx = optchain.chain(soft_sign(3.0), optchain.sgd(0.1))
+      >>> updates, _ = tx.update(jnp.array([1.0, -3.0]), tx.init(jnp.zeros(2)))
+      >>> [round(float(u), 6) for u in updates]
+      [-0.025, 0.05]
+    """
+    named = dict(slots) if isinstance(slots, Mapping) else {name: Slot() for name in slots}
+    counters = [field for field in getattr(state, "_fields", ()) if field not in named]
+    if len(counters) > 1 or any(name not in state._fields for name in named):
+        raise TypeError(
+            f"leafwise: the fields of {state.__name__} must be the slots {list(named)} and at most one count, "
+            f"not {state._fields}."
+        )
+    link = LeafLink(
+        rule=rule,
+        state=state,
+        slots=named,
+        counter=counters[0] if counters else None,
+        scalars=scalars,
+        tree_scalars=tree_scalars,
+        static=tuple(sorted((static or {}).items())),
+        needs_params=needs_params,
+    )
+    return pair_of(link, Info(sign=sign))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LeafLink(Node):
+    """A leaf rule with what it needs; the fields are the arguments of `leafwise`, and `masks`, outermost first."""
+
+    rule: Callable[..., Any]
+    state: Any
+    slots: dict[str, Slot]
+    counter: str | None
+    scalars: Callable[[Any], dict[str, Any]] | None
+    tree_scalars: Callable[[Any, Any, Any], dict[str, Any]] | None
+    static: tuple[tuple[str, Any], ...]
+    needs_params: bool
+    masks: tuple[MaskTree, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.name or self.rule.__name__
+
+    def masked(self, mask, mask_extra_args=False):
+        return dataclasses.replace(self, masks=(mask, *self.masks))
+
+    def init(self, params):
+        leaves, treedef = jax.tree.flatten(params)
+        if not all(map(errors.is_inexact, leaves)):
+            raise errors.not_a_leaf(self.label, "parameter", params)
+        fields = {k: treedef.unflatten([slot.make(p) for p in leaves]) for k, slot in self.slots.items()}
+        if self.counter:
+            fields[self.counter] = jnp.zeros([], jnp.int32)
+        return self.state(**fields)
+
+    def joins(self, first):
+        # Scalars of the whole tree must see the updates that the links before made.
+        return isinstance(first, LeafLink) and self.tree_scalars is None
+
+    def run(self, atoms, states, updates, params, extra_args):
+        """Runs consecutive leaf links as one kernel a leaf."""
+        del extra_args
+        leaves, treedef = jax.tree.flatten(updates)
+        if not all(map(errors.is_inexact, leaves)):
+            raise errors.not_a_leaf(self.label, "gradient", updates)
+        column = [None] * len(leaves)
+        for link in atoms:
+            if link.needs_params:
+                if params is None:
+                    raise errors.missing_params(link.label)
+                column = match(link.label, updates, leaves, treedef, "params", params)
+                break
+        opened = [link.open(state, updates, params) for link, state in zip(atoms, states, strict=True)]
+        pending = [iter(o.rows) for o in opened]
+        done: list[list[tuple]] = [[] for _ in atoms]
+        # One entry for each set of links that some leaf sees; without masks there is one.
+        programs: dict[tuple[bool, ...], tuple] = {}
+        for i, (u, p) in enumerate(zip(leaves, column, strict=True)):
+            seen = tuple(o.seen is None or o.seen[i] for o in opened)
+            if seen not in programs:
+                active = [k for k, flag in enumerate(seen) if flag]
+                programs[seen] = (
+                    active,
+                    kernel(tuple((atoms[k].rule, atoms[k].static, atoms[k].label) for k in active)),
+                    tuple(opened[k].numbers for k in active),
+                    any(atoms[k].needs_params for k in active),
+                )
+            active, run, numbers, reads_params = programs[seen]
+            if active:
+                leaves[i], rows = run(u, p if reads_params else None, tuple(next(pending[k]) for k in active), numbers)
+                for k, row in zip(active, rows, strict=True):
+                    done[k].append(row)
+        return treedef.unflatten(leaves), [o.close(rows) for o, rows in zip(opened, done, strict=True)]
+
+    def open(self, state: Any, updates: Any, params: Any) -> Open:
+        """Checks state and parameters against the updates and computes the scalars of one step."""
+        for field in (*self.slots, *((self.counter,) if self.counter else ())):
+            if not hasattr(state, field):
+                raise errors.wrong_state(self.label, field, state)
+        seen = None
+        for mask in self.masks:
+            where = resolve(mask, updates, self.label)
+            inner = iter(flags(where, updates))
+            seen = list(inner) if seen is None else [flag and next(inner) for flag in seen]
+            updates = select(where, updates)
+            params = None if params is None else select(where, params)
+        leaves, treedef = jax.tree.flatten(updates)
+        columns = [match(self.label, updates, leaves, treedef, name, getattr(state, name)) for name in self.slots]
+        numbers = dict(self.scalars(state)) if self.scalars else {}
+        if self.tree_scalars:
+            numbers |= self.tree_scalars(updates, state, params)
+        rows = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
+        return Open(self, state, treedef, seen, rows, concrete(numbers, leaves))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Open:
+    """A leaf link in the middle of a step.
+
+    Attributes:
+      treedef: The structure of the updates that the link sees.
+      seen: Which leaves of the whole tree these are; None for all.
+      rows: The slots of each of them.
+      numbers: The scalars of this step.
+    """
+
+    link: LeafLink
+    state: Any
+    treedef: Any
+    seen: list[bool] | None
+    rows: list[tuple]
+    numbers: dict[str, Any]
+
+    def close(self, rows: list[tuple]) -> Any:
+        """The state after the step, from the new slots of each leaf."""
+        link, new = self.link, {}
+        if link.slots:
+            columns = zip(*rows, strict=True) if rows else [()] * len(link.slots)
+            new = {name: self.treedef.unflatten(column) for name, column in zip(link.slots, columns, strict=True)}
+        if link.counter:
+            new[link.counter] = safe_increment(getattr(self.state, link.counter))
+        return self.state._replace(**new) if new else self.state
+
+
+def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: Any) -> list:
+    """The leaves of `tree`, which must have the structure and the shapes of `updates`."""
+    column, structure = jax.tree.flatten(tree)
+    if structure != treedef:
+        raise errors.structure_mismatch(name, "updates", updates, what, tree)
+    for u, x in zip(leaves, column, strict=True):
+        if jnp.shape(u) != jnp.shape(x):
+            raise errors.shape_mismatch(name, "updates", updates, what, tree)
+    return column
+
+
+def concrete(numbers: dict[str, Any], leaves: list) -> dict[str, Any]:
+    """The scalars as the kernels take them: as they are in a trace, arrays made once a step in eager code."""
+    if any(isinstance(x, Tracer) for x in leaves[:1]):
+        return numbers
+    return jax.tree.map(jnp.asarray, numbers)
+
+
+@jax.jit
+def safe_increment(count: jax.typing.ArrayLike) -> jax.Array:
+    """``count + 1``, staying at the largest value of the dtype instead of overflowing."""
+    count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.integer):
+        top = jnp.iinfo(count.dtype).max
+    elif jnp.issubdtype(count.dtype, jnp.floating):
+        top = jnp.finfo(count.dtype).max
+    else:
+        raise ValueError(f"safe_increment: {count.dtype} does not count; use an integer or floating dtype.")
+    return jnp.where(count < top, count + jnp.ones([], count.dtype), jnp.full([], top, count.dtype))
