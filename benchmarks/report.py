@@ -101,7 +101,7 @@ def case_text(case: Mapping[str, Any]) -> str:
     """One case as a table."""
     contenders = list(dict.fromkeys(name for row in case["columns"].values() for name in row["median"]))
     peers = list(dict.fromkeys(name for row in case["columns"].values() for name in row["ratio"]))
-    head = f"{'':12}" + "".join(f"{name:>12}" for name in contenders) + "".join(f"{'/' + name:>10}" for name in peers)
+    head = f"{'':12}" + "".join(f"{name:>14}" for name in contenders) + "".join(f"{'/' + name:>10}" for name in peers)
     lines = [
         f"{case['tree']} ({case['leaves']:,} leaves, {case['parameters']:,} parameters), {case['rule']}; "
         f"after {case['steps']} steps {case['difference_in_learning_rates']:.1e} learning rates apart",
@@ -109,7 +109,7 @@ def case_text(case: Mapping[str, Any]) -> str:
     ]
     for column, row in case["columns"].items():
         show = size_text if column in MEMORY else time_text
-        values = "".join(f"{show(row['median'].get(name)):>12}" for name in contenders)
+        values = "".join(f"{show(row['median'].get(name)):>14}" for name in contenders)
         lines.append(f"{column:12}{values}" + "".join(f"{ratio_text(row['ratio'][name]):>10}" for name in peers))
     return "\n".join(lines)
 

@@ -28,6 +28,14 @@ def number(kind: Callable[[str], Any], accepts: Callable[[Any], bool], what: str
     return parse
 
 
+def optimizer(text: str) -> str:
+    """The name of an optimizer of the library."""
+    known = demo.optimizers()
+    if text not in known:
+        raise argparse.ArgumentTypeError(f"there is no optimizer {text!r}; choose from {', '.join(sorted(known))}")
+    return text
+
+
 def plot_file(text: str) -> Path:
     """A file that a figure can be written to, so that a wrong name is known before the training."""
     path = Path(text)
@@ -55,17 +63,24 @@ def arguments() -> argparse.ArgumentParser:
         "with chain(clip_by_global_norm(1.0), OPTIMIZER).",
     )
     whole = number(int, lambda n: n >= 1, "a whole number of at least 1")
-    seed = number(int, lambda n: 0 <= n < 2**32, "a whole number from 0 to 4294967295")
+    size = number(int, lambda n: 1 <= n <= demo.TRAIN_SIZE, f"a whole number from 1 to {demo.TRAIN_SIZE}")
+    seed = number(int, lambda n: 0 <= n < 2**32, f"a whole number from 0 to {2**32 - 1}")
     rate = number(float, lambda x: 0 < x < math.inf, "a positive number")
-    known = sorted(demo.optimizers())
-    sub.add_argument(
-        "--optimizer", choices=known, default="sgd", metavar="NAME", help=f"{', '.join(known)} (default: %(default)s)"
-    )
-    sub.add_argument("--learning-rate", type=rate, metavar="X", help="default: one that suits the optimizer, 0.1 for sgd")
-    sub.add_argument("--epochs", type=whole, default=30, metavar="N", help="passes over the data (default: %(default)s)")
-    sub.add_argument("--batch-size", type=whole, default=32, metavar="N", help="digits in a step (default: %(default)s)")
-    sub.add_argument("--seed", type=seed, default=0, metavar="N", help="of split, weights and batches (default: 0)")
-    sub.add_argument("--plot", type=plot_file, metavar="FILE", help=f"draw the curves ({', '.join(demo.PLOT_SUFFIXES)})")
+    for option, parse, default, metavar, text in (
+        ("--optimizer", optimizer, "sgd", "NAME", f"{', '.join(sorted(demo.optimizers()))} (default: sgd)"),
+        ("--learning-rate", rate, None, "X", "default: one that suits the optimizer, 0.1 for sgd"),
+        ("--epochs", whole, 30, "N", "passes over the data (default: 30)"),
+        ("--batch-size", size, 32, "N", "digits in a step (default: 32)"),
+        ("--seed", seed, 0, "N", "of the split, the weights and the batches (default: 0)"),
+        (
+            "--plot",
+            plot_file,
+            None,
+            "FILE",
+            f"draw loss and gradient norm ({', '.join(demo.PLOT_SUFFIXES)})",
+        ),
+    ):
+        sub.add_argument(option, type=parse, default=default, metavar=metavar, help=text)
     # Without a default of its own, so that --json before the command counts as well.
     sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print the summary as JSON")
     return parser
@@ -87,14 +102,11 @@ def strict(value: Any) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command line and returns its exit status: 0 if all is well, 1 if not; wrong arguments exit with 2."""
-    parser = arguments()
-    options = parser.parse_args(argv)
+    options = arguments().parse_args(argv)
     if options.command is None:
         report = check.report()
         show(report, check.text, options.json)
         return 0 if report["check"]["ok"] else 1
-    if options.batch_size > demo.TRAIN_SIZE:
-        parser.error(f"argument --batch-size: {options.batch_size} is more than the {demo.TRAIN_SIZE} digits to train on")
     try:
         report = demo.run(
             optimizer=options.optimizer,

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 
 import optchain
@@ -70,7 +69,7 @@ def environment() -> dict[str, Any]:
             "optchain": optchain.__version__,
             "python": platform.python_version(),
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": metadata.version("jaxlib"),
             "numpy": np.__version__,
             "flax": flax,
         },

@@ -34,7 +34,7 @@ class MissingPackage(Exception):
 
 
 class Data(NamedTuple):
-    """Images, float32 of shape (n, 64) with values from 0 to 1, and their digits, int32 of shape (n,), in two splits."""
+    """Images, float32 of shape (n, 64) with values from 0 to 1, and their digits, int32 of shape (n,), split in two."""
 
     x: np.ndarray
     y: np.ndarray
@@ -199,7 +199,7 @@ def text(report: dict[str, Any]) -> str:
     lines = [
         f"optimizer      {report['optimizer']}",
         f"data           {report['train_digits']:,} digits to train on, {report['test_digits']} held back for the test",
-        f"training       {report['epochs']} epochs, {report['steps']:,} steps of {report['batch_size']} digits, "
+        f"training       {report['steps']:,} steps: epochs {report['epochs']}, batch size {report['batch_size']}, "
         f"seed {report['seed']}",
         f"training loss  {report['train_loss']:.4f} (mean of the last epoch)",
         f"test loss      {report['test_loss']:.4f}",
@@ -216,14 +216,17 @@ def draw(history: History, title: str, path: Path) -> None:
     figure = need("matplotlib.figure", "matplotlib").Figure(figsize=(8, 7), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True)
     steps = np.arange(1, len(history.loss) + 1)
-    ends = np.linspace(0, len(steps), len(history.test_loss) + 1)[1:]
-    upper.plot(steps, history.loss, color="tab:blue", alpha=0.4, linewidth=0.8, label="training, each batch")
-    upper.plot(ends, history.test_loss, color="tab:orange", marker=".", label="test, after each epoch")
-    upper.set(ylabel="cross-entropy (nats)", yscale="log", title=title)
-    lower.plot(steps, history.grad_norm, color="tab:green", linewidth=0.8, label="gradient, before clipping")
+    epochs = steps.reshape(len(history.test_loss), -1)
+    for axes, curve, color in ((upper, history.loss, "tab:blue"), (lower, history.grad_norm, "tab:green")):
+        means = curve.reshape(epochs.shape).mean(axis=1)
+        axes.plot(steps, curve, color=color, alpha=0.35, linewidth=0.8, label="training, each batch")
+        axes.plot(epochs.mean(axis=1), means, color=color, marker=".", label="mean of an epoch")
+    upper.plot(epochs[:, -1], history.test_loss, color="tab:orange", marker=".", label="test, after each epoch")
     lower.axhline(MAX_NORM, color="black", linestyle="--", linewidth=1, label=f"clipped to {MAX_NORM:g}")
-    lower.set(ylabel="global norm of the gradient", xlabel="step", yscale="log")
+    upper.set(ylabel="cross-entropy (nats)", yscale="log")
+    lower.set(ylabel="gradient norm before clipping", yscale="log", xlabel="step", xlim=(0, len(steps) + 1))
+    figure.suptitle(title)
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)  # above the curves, not on them
     figure.savefig(path, dpi=150)

@@ -11,7 +11,8 @@ import numpy as np
 def describe(value: Any) -> str:
     """A short name for what was found: ``float32[3,4]`` for an array, else its type."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+        dtype = "float0" if value.dtype == jax.dtypes.float0 else value.dtype
+        return f"{dtype}[{','.join(map(str, value.shape))}]"
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from optchain.core import errors
 
@@ -21,43 +22,53 @@ def kernel(program: tuple[tuple[Callable, tuple, str], ...]) -> Callable:
     """
 
     def apply(u, p, slots, numbers):
-        arrays = [u, p, *(x for row in slots for x in row)]
-        real = jnp.finfo(jnp.result_type(jnp.float32, *(x for x in arrays if x is not None))).dtype
+        real = compute_dtype(u, *(() if p is None else (p,)), *(x for row in slots for x in row))
         x, p, new = widen(u, real), None if p is None else widen(p, real), []
         for (rule, static, name), row, values in zip(program, slots, numbers, strict=True):
-            operands = jax.tree.map(lambda v: widen(v, real), values)
-            out = rule(x, p, *(widen(s, real) for s in row), **operands, **dict(static))
-            x, *row_out = out if isinstance(out, tuple) else (out,)
-            new.append(tuple(narrow(name, a, old) for a, old in zip(row_out, row, strict=True)))
-        return narrow(program[-1][2], x, u), tuple(new)
+            scalars = jax.tree.map(lambda v: widen(v, real), values)
+            out = rule(x, p, *(widen(s, real) for s in row), **scalars, **dict(static))
+            x, *rest = out if isinstance(out, tuple) else (out,)
+            for made, old in zip((x, *rest), (u, *row), strict=True):
+                check(name, made, old)
+            new.append(tuple(lax.convert_element_type(made, old.dtype) for made, old in zip(rest, row, strict=True)))
+        return lax.convert_element_type(x, u.dtype), tuple(new)
 
     return jax.jit(apply)
+
+
+def compute_dtype(*arrays: jax.Array) -> Any:
+    """The real dtype in which arrays are computed with: float64 if one of them is as wide, else float32."""
+    floating = (x.dtype for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
+    return jnp.float64 if any(jnp.finfo(dtype).bits == 64 for dtype in floating) else jnp.float32
 
 
 def widen(x: Any, real: Any) -> jax.Array:
     """`x` in the compute dtype: floating and complex values at the precision `real`, integers and bools as they are."""
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return jnp.asarray(x)
-    return jax.lax.convert_element_type(x, jnp.promote_types(real, jnp.complex64) if jnp.iscomplexobj(x) else real)
+    return lax.convert_element_type(x, jnp.promote_types(real, jnp.complex64) if jnp.iscomplexobj(x) else real)
 
 
-def narrow(name: str, x: jax.Array, like: jax.Array) -> jax.Array:
-    """A result in the dtype of what it replaces; its shape and realness must already be the same."""
-    if x.shape != like.shape:
+def check(name: str, made: jax.Array, old: jax.Array) -> None:
+    """Refuses a result of a rule that cannot take the place of what it was made from."""
+    if made.shape != old.shape:
         raise ValueError(
-            f"{name}: the rule made {errors.describe(x)} from {errors.describe(like)}; "
-            "a hyperparameter that is an array must be a scalar."
+            f"{name}: the rule made {errors.describe(made)} from {errors.describe(old)}; it must keep the shape."
         )
-    if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
+    if jnp.iscomplexobj(made) and not jnp.iscomplexobj(old):
         raise TypeError(
             f"{name}: the rule made complex values for a real leaf; take the real part of the hyperparameter."
         )
-    return jax.lax.convert_element_type(x, like.dtype)
 
 
 def dtype_of(x: Any) -> Any:
     """The dtype of an array, or the one that a Python number becomes."""
     return x.dtype if hasattr(x, "dtype") else canonical(float if not isinstance(x, complex) else complex)
+
+
+def array_of(x: Any) -> Any:
+    """`x`, or the array that a Python number becomes."""
+    return jnp.asarray(x, dtype_of(x)) if errors.is_number(x) else x
 
 
 def canonical(dtype: Any) -> Any:

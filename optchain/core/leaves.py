@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from optchain.core import errors
-from optchain.core.kernels import canonical, dtype_of, kernel
+from optchain.core.kernels import array_of, canonical, dtype_of, kernel
 from optchain.core.masks import MaskTree, flags, resolve, select
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info
 from optchain.core.plan import Node, pair_of
@@ -41,8 +41,7 @@ class Slot:
     def dtype_for(self, dtype: Any) -> Any:
         """The dtype stored for a parameter of `dtype`."""
         if self.squared:
-            dtype = jnp.finfo(dtype).dtype
-            return jnp.promote_types(dtype, jnp.float32) if self.dtype is None else canonical(self.dtype)
+            return canonical(self.dtype or (jnp.float64 if jnp.finfo(dtype).bits == 64 else jnp.float32))
         if self.dtype is None:
             return dtype
         wanted = canonical(self.dtype)
@@ -157,8 +156,8 @@ class LeafLink(Node):
         """Runs consecutive leaf links as one kernel a leaf."""
         del extra_args
         leaves, treedef = jax.tree.flatten(updates)
-        if not all(map(errors.is_inexact, leaves)):
-            raise errors.not_a_leaf(self.label, "gradient", updates)
+        if not self.masks:
+            self.check(leaves, updates)
         column = [None] * len(leaves)
         for link in atoms:
             if link.needs_params:
@@ -183,7 +182,8 @@ class LeafLink(Node):
                 )
             active, run, numbers, reads_params = programs[seen]
             if active:
-                leaves[i], rows = run(u, p if reads_params else None, tuple(next(pending[k]) for k in active), numbers)
+                p = array_of(p) if reads_params else None
+                leaves[i], rows = run(array_of(u), p, tuple(next(pending[k]) for k in active), numbers)
                 for k, row in zip(active, rows, strict=True):
                     done[k].append(row)
         return treedef.unflatten(leaves), [o.close(rows) for o, rows in zip(opened, done, strict=True)]
@@ -201,12 +201,18 @@ class LeafLink(Node):
             updates = select(where, updates)
             params = None if params is None else select(where, params)
         leaves, treedef = jax.tree.flatten(updates)
+        if self.masks:
+            self.check(leaves, updates)
         columns = [match(self.label, updates, leaves, treedef, name, getattr(state, name)) for name in self.slots]
         numbers = dict(self.scalars(state)) if self.scalars else {}
         if self.tree_scalars:
             numbers |= self.tree_scalars(updates, state, params)
         rows = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
-        return Open(self, state, treedef, seen, rows, concrete(numbers, leaves))
+        return Open(self, state, treedef, seen, rows, concrete(self.label, numbers, leaves))
+
+    def check(self, leaves: list, updates: Any) -> None:
+        if not all(map(errors.is_inexact, leaves)):
+            raise errors.not_a_leaf(self.label, "gradient", updates)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -249,11 +255,19 @@ def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: 
     return column
 
 
-def concrete(numbers: dict[str, Any], leaves: list) -> dict[str, Any]:
+def concrete(name: str, numbers: dict[str, Any], leaves: list) -> dict[str, Any]:
     """The scalars as the kernels take them: as they are in a trace, arrays made once a step in eager code."""
-    if any(isinstance(x, Tracer) for x in leaves[:1]):
-        return numbers
-    return jax.tree.map(jnp.asarray, numbers)
+    traced = any(isinstance(x, Tracer) for x in leaves[:1])
+
+    def operand(path: tuple, x: Any) -> Any:
+        if jnp.ndim(x):
+            raise ValueError(
+                f"{name}: {path[0].key} is {errors.describe(x)}; a hyperparameter that is an array must be a scalar."
+            )
+        x = float(x) if isinstance(x, int) else x  # an integer may not fit the integers of JAX
+        return x if traced else jnp.asarray(x)
+
+    return jax.tree.map_with_path(operand, numbers)
 
 
 @jax.jit

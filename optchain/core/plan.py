@@ -187,14 +187,14 @@ def pair_of(node: Node, info: Info) -> GradientTransformationExtraArgs:
     return GradientTransformationExtraArgs.build(node.init, update, dataclasses.replace(info, plan=node))
 
 
-def record(pair: GradientTransformationExtraArgs, call: Any) -> GradientTransformationExtraArgs:
-    """The same pair, knowing that `call` built it."""
-    info = dataclasses.replace(pair.info, call=call)
+def named(pair: GradientTransformationExtraArgs, name: str) -> GradientTransformationExtraArgs:
+    """The same pair with `name` in its messages, and nothing recorded."""
+    info = dataclasses.replace(pair.info, call=None)
     if info.plan is None:
         return GradientTransformationExtraArgs.build(pair.init, pair.update, info)
-    node = info.plan.named(call.name)
+    node = info.plan.named(name)
     if isinstance(node, (Sequence, Masked)):  # what is made of others takes the name of the outermost call
-        node = dataclasses.replace(node, name=call.name)
+        node = dataclasses.replace(node, name=name)
     return pair_of(node, info)
 
 

@@ -8,9 +8,11 @@ pickling repeat it. Arguments that have no value of their own, such as arrays, l
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import inspect
 import math
+import numbers
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec
@@ -19,7 +21,7 @@ import jax
 import numpy as np
 
 from optchain.core.pair import GradientTransformationExtraArgs, Schedule
-from optchain.core.plan import record
+from optchain.core.plan import named
 
 P = ParamSpec("P")
 
@@ -29,12 +31,16 @@ _latest: collections.deque[Call] = collections.deque(maxlen=256)
 
 
 class Call:
-    """A builder with the arguments of one call, and what the call made."""
+    """A builder with the arguments of one call, and what the call made.
 
-    def __init__(self, builder: Callable, bound: inspect.BoundArguments):
+    What is made refers to its call, and is freed with its last user: `made` itself does not refer back.
+    """
+
+    def __init__(self, builder: Callable, bound: inspect.BoundArguments, made: Any):
         self.builder = builder
         self.bound = bound
-        self.made: Any = None
+        self.made = made
+        self.plain = all(map(_plain, bound.arguments.values()))
 
     @property
     def name(self) -> str:
@@ -42,7 +48,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return self.bound.arguments
+        return {name: _own(value) for name, value in self.bound.arguments.items()}
 
     def reduced(self) -> tuple[Callable, tuple]:
         """What ``__reduce__`` returns for the thing that the call made: make the call again."""
@@ -50,9 +56,14 @@ class Call:
 
     def __repr__(self) -> str:
         shown = []
+        parameters = self.bound.signature.parameters
+        # Arguments ahead of a non-empty *args can only be passed by position.
+        positional = any(p.kind is p.VAR_POSITIONAL and self.bound.arguments[n] for n, p in parameters.items())
         for name, value in self.bound.arguments.items():
-            parameter = self.bound.signature.parameters[name]
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            parameter = parameters[name]
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and positional:
+                shown.append(_repr(value))
+            elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 shown += [_repr(v) for v in value]
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 shown += [f"{k}={_repr(v)}" for k, v in value.items()]
@@ -82,12 +93,11 @@ def transform(builder: Callable[P, Any]) -> Callable[P, GradientTransformationEx
       (True, False)
     """
 
-    def seal(made: GradientTransformationExtraArgs, call: Call) -> GradientTransformationExtraArgs:
-        if made.info.call and made.info.call.builder is call.builder:
-            return made  # the builder called itself with arguments in their normal form, as chain does
-        return record(made, call)
+    def seal(call: Call) -> GradientTransformationExtraArgs:
+        info = dataclasses.replace(call.made.info, call=call)
+        return GradientTransformationExtraArgs.build(call.made.init, call.made.update, info)
 
-    return _recording(builder, seal)
+    return _recording(builder, lambda made: named(made, builder.__name__), seal)
 
 
 class RecordedSchedule:
@@ -111,6 +121,12 @@ class RecordedSchedule:
     def __repr__(self) -> str:
         return repr(self.call)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordedSchedule) and self.call is other.call
+
+    def __hash__(self) -> int:
+        return hash(self.call)
+
     def __reduce__(self):
         return self.call.reduced()
 
@@ -123,14 +139,17 @@ def schedule(builder: Callable[P, Schedule]) -> Callable[P, RecordedSchedule]:
       >>> optchain.linear_schedule(1.0, 0.0, 10) == optchain.linear_schedule(1.0, 0.0, transition_steps=10)
       True
     """
-    return _recording(builder, RecordedSchedule)
+    return _recording(builder, lambda made: made, lambda call: RecordedSchedule(call.made, call))
 
 
 def _rebuild(builder, args, kwargs) -> Any:
     return builder(*args, **kwargs)
 
 
-def _recording(builder: Callable[P, Any], seal: Callable[[Any, Call], Any]) -> Callable[P, Any]:
+def _recording(
+    builder: Callable[P, Any], prepare: Callable[[Any], Any], seal: Callable[[Call], Any]
+) -> Callable[P, Any]:
+    """The builder with its calls recorded: `prepare` takes what it made, `seal` returns that with its call."""
     signature = inspect.signature(builder)
 
     @functools.wraps(builder)
@@ -141,21 +160,28 @@ def _recording(builder: Callable[P, Any], seal: Callable[[Any, Call], Any]) -> C
             raise TypeError(f"{builder.__name__}: {error}; call it as {builder.__name__}{_bare(signature)}.") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            bound.arguments[name] = _own(name, value)
+            bound.arguments[name] = _dtype(builder, name, value) if name.endswith("dtype") else _own(value)
         try:
             key = (wrapper, tuple(_key(v) for v in bound.arguments.values()))
         except TypeError:  # an argument without a value of its own
             key = None
         known = None if key is None else _live.get(key)
         if known is None:
-            known = Call(wrapper, bound)
-            known.made = seal(builder(*bound.args, **bound.kwargs), known)
+            made = builder(*bound.args, **bound.kwargs)
+            known = _call_of(made)
+            if known is None or known.builder is not wrapper:  # else it called itself with arguments in normal form
+                known = Call(wrapper, bound, prepare(made))
             if key is not None:
                 _live[key] = known
-                _latest.append(known)
-        return known.made
+                if known.plain:
+                    _latest.append(known)
+        return seal(known)
 
     return wrapper
+
+
+def _call_of(made: Any) -> Call | None:
+    return made.call if isinstance(made, RecordedSchedule) else getattr(getattr(made, "info", None), "call", None)
 
 
 def _bare(signature: inspect.Signature) -> inspect.Signature:
@@ -164,17 +190,37 @@ def _bare(signature: inspect.Signature) -> inspect.Signature:
     return inspect.Signature(bare)
 
 
-def _own(name: str, value: Any) -> Any:
-    """The argument as it is recorded: dtypes in one spelling, plain containers copied, so that nobody changes them."""
-    if name.endswith("dtype") and value is not None:
-        return np.dtype(value)
+def _dtype(builder: Callable, name: str, value: Any) -> np.dtype | None:
+    """A dtype in one spelling."""
+    try:
+        return None if value is None else np.dtype(value)
+    except TypeError:
+        raise TypeError(
+            f"{builder.__name__}: {name} is {value!r}, which is no dtype; pass one such as jnp.bfloat16."
+        ) from None
+
+
+def _own(value: Any) -> Any:
+    """The argument with its plain containers copied, so that nobody else can change what was recorded."""
     if type(value) is list:
-        return [_own("", v) for v in value]
+        return [_own(v) for v in value]
     if type(value) is tuple:
-        return tuple(_own("", v) for v in value)
+        return tuple(_own(v) for v in value)
     if type(value) is dict:
-        return {k: _own("", v) for k, v in value.items()}
+        return {k: _own(v) for k, v in value.items()}
     return value
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value holds nothing that somebody may want to be freed, such as what a closure refers to."""
+    if type(value) in (list, tuple):
+        return all(map(_plain, value))
+    if type(value) is dict:
+        return all(map(_plain, value)) and all(map(_plain, value.values()))
+    if inspect.isfunction(value):
+        return value.__closure__ is None
+    call = _call_of(value)
+    return call.plain if call else value is None or isinstance(value, (numbers.Number, str, np.dtype))
 
 
 def _key(value: Any) -> Hashable:

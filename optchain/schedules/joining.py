@@ -216,6 +216,8 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
     Notes:
       PyTorch's CosineAnnealingWarmRestarts is the same with ``warmup_steps`` 0 in every cycle.
     """
+    if not isinstance(cosine_kwargs, list):
+        return sgdr_schedule(list(cosine_kwargs))  # the recorded call must not hold a spent iterator
     name, cycles, ends = "sgdr_schedule", [], []
     for position, settings in enumerate(cosine_kwargs):
         try:

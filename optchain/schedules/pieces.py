@@ -20,7 +20,7 @@ from optchain.schedules.shapes import (
     real_dtype,
     require,
     require_positive,
-    share_left,
+    shares,
 )
 
 
@@ -240,5 +240,7 @@ def interpolated(count, knots, values, *, cosine):
     # The piece that holds the count, and the next knot; after the last knot it is a piece of no steps.
     here = passed(count, knots[1:])
     there = jnp.minimum(here + 1, knots.size - 1)
-    share = share_left(count, knots[there] - knots[here], knots[here], values.dtype)
-    return blend(values[here], values[there], half_cosine(share) if cosine else share)
+    left, done = shares(count, knots[there] - knots[here], knots[here], values.dtype)
+    if cosine:
+        left, done = half_cosine(left), half_cosine(done)
+    return blend(values[here], values[there], left, done)

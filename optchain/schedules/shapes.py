@@ -77,7 +77,7 @@ def polynomial_schedule(
     Args:
       init_value: The value up to step `transition_begin`.
       end_value: The value from step ``transition_begin + transition_steps`` on.
-      power: Exponent, 0 or more. 1 is `linear_schedule`.
+      power: Exponent, 0 or more. 1 is `linear_schedule`, and 0 keeps `init_value`.
       transition_steps: Length of the transition in steps. With 0 or less the value stays at `init_value`.
       transition_begin: Step at which the transition begins. A negative one counts as 0.
 
@@ -116,7 +116,7 @@ def cosine_decay_schedule(
       init_value: The value at step 0.
       decay_steps: Length of the decay in steps, positive. From this step on the final value stands.
       alpha: The final value as a multiple of `init_value`.
-      exponent: Exponent of the cosine, 0 or more.
+      exponent: Exponent of the cosine, 0 or more. 0 keeps `init_value`.
       end_value: The final value itself, in place of `alpha`.
 
     Returns:
@@ -217,12 +217,13 @@ def final_value(
 
 
 def as_count(count: Any) -> Any:
-    """A number of steps as an array of integers, or of floats where int32 cannot hold it."""
+    """A number of steps, or an array of them, as int32, or as floats if that cannot hold it."""
     if isinstance(count, jax.Array):
         return count
     count = np.asarray(count)
-    too_large = count.dtype.kind in "iuO" and np.any(np.abs(count) > np.iinfo(np.int32).max)
-    return count.astype(float) if too_large else count
+    if count.dtype.kind in "biuO":
+        return count.astype(float if np.any(np.abs(count) > np.iinfo(np.int32).max) else np.int32)
+    return count
 
 
 def real_dtype(*values: Any) -> Any:
@@ -230,14 +231,17 @@ def real_dtype(*values: Any) -> Any:
     return jnp.promote_types(jnp.float32, jnp.result_type(float, *values))
 
 
-def share_left(count: Any, steps: Any, begin: Any, dtype: Any) -> jax.Array:
-    """The share of a transition that is still to come: 1 up to `begin`, 0 from ``begin + steps`` on.
+def shares(count: Any, steps: Any, begin: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """The shares of a transition that are still to come and that are done.
 
-    The steps are counted in integers, so that near the end of a long transition the share keeps its relative precision.
+    They are 1 and 0 up to `begin`, and 0 and 1 from ``begin + steps`` on: exactly, though XLA divides by a constant
+    through its reciprocal. The steps are counted in integers and the smaller share is not 1 minus the larger one, so
+    that near both ends of a long transition it keeps its relative precision.
     """
     done = jnp.clip(count - jnp.maximum(begin, 0), 0, jnp.maximum(steps, 0))
-    share = (steps - done).astype(dtype) / jnp.where(steps > 0, steps, 1).astype(dtype)
-    return jnp.where(steps > 0, share, 1)
+    length = jnp.where(steps > 0, steps, 1).astype(dtype)
+    left = jnp.where(done > 0, jnp.minimum((steps - done).astype(dtype) / length, 1), 1)
+    return left, jnp.where(left < 0.5, 1 - left, done.astype(dtype) / length)
 
 
 def half_cosine(share: jax.Array) -> jax.Array:
@@ -245,29 +249,31 @@ def half_cosine(share: jax.Array) -> jax.Array:
     return jnp.square(jnp.sin(np.pi / 2 * share))
 
 
-def blend(start: Any, end: Any, weight: jax.Array) -> jax.Array:
-    """`start` where the weight is 1 and `end` where it is 0, exactly."""
-    return jnp.asarray(start, weight.dtype) * weight + jnp.asarray(end, weight.dtype) * (1 - weight)
+def blend(start: Any, end: Any, left: jax.Array, done: jax.Array) -> jax.Array:
+    """What lies between `start` and `end` by their weights, which sum to 1."""
+    return jnp.asarray(start, left.dtype) * left + jnp.asarray(end, left.dtype) * done
 
 
 @jax.jit
 def linear(count, start, end, steps, begin):
-    """The value of `linear_schedule`: a blend by the share that is left."""
-    return blend(start, end, share_left(count, steps, begin, real_dtype(start, end)))
+    """The value of `linear_schedule`: a blend by the shares."""
+    return blend(start, end, *shares(count, steps, begin, real_dtype(start, end)))
 
 
 @jax.jit
 def polynomial(count, start, end, power, steps, begin):
     """The value of `polynomial_schedule`: a blend by a power of the share that is left."""
-    share = share_left(count, steps, begin, real_dtype(start, end, power))
-    return blend(start, end, share ** jnp.asarray(power, share.dtype))
+    left, _ = shares(count, steps, begin, real_dtype(start, end, power))
+    weight = left ** jnp.asarray(power, left.dtype)
+    return blend(start, end, weight, 1 - weight)
 
 
 @jax.jit
 def cosine(count, start, end, exponent, steps):
     """The value of `cosine_decay_schedule`: a blend by a power of half a cosine of the share that is left."""
-    share = share_left(count, steps, 0, real_dtype(start, end, exponent))
-    return blend(start, end, half_cosine(share) ** jnp.asarray(exponent, share.dtype))
+    left, _ = shares(count, steps, 0, real_dtype(start, end, exponent))
+    weight = half_cosine(left) ** jnp.asarray(exponent, left.dtype)
+    return blend(start, end, weight, 1 - weight)
 
 
 @functools.partial(jax.jit, static_argnames="staircase")

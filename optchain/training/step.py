@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
+from optchain.core.kernels import array_of
 from optchain.core.leaves import safe_increment
 from optchain.core.pair import GradientTransformation, with_extra_args_support
 from optchain.training import checks
 from optchain.tree.reductions import norm
-from optchain.tree.updates import apply_updates, array_of
+from optchain.tree.updates import apply_updates
 
 
 class TrainState(NamedTuple):
@@ -124,7 +126,7 @@ class TrainStep:
         if not isinstance(state, TrainState):
             raise checks.not_a_state(state)
         count = state.step
-        if isinstance(count, jax.Array) and not isinstance(count, jax.core.Tracer) and count.is_deleted():
+        if isinstance(count, jax.Array) and not isinstance(count, Tracer) and count.is_deleted():
             raise checks.spent_state()
         return self._compiled(state, *batch)
 

@@ -60,20 +60,20 @@ def add_decayed_weights(
     References:
       Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
     """
+    if mask is not None:
+        return masked(add_decayed_weights(weight_decay), mask)
     if callable(weight_decay):
         schedule = weight_decay
-        tx = leafwise(
+        return leafwise(
             add_decayed_weights_rule,
             WeightDecaySchedule,
             scalars=lambda state: dict(weight_decay=schedule(state.count)),
             needs_params=True,
             sign=+1,
         )
-    else:
-        tx = leafwise(
-            add_decayed_weights_rule,
-            scalars=lambda state: dict(weight_decay=weight_decay),
-            needs_params=True,
-            sign=+1,
-        )
-    return tx if mask is None else masked(tx, mask)
+    return leafwise(
+        add_decayed_weights_rule,
+        scalars=lambda state: dict(weight_decay=weight_decay),
+        needs_params=True,
+        sign=+1,
+    )

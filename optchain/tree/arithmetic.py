@@ -156,15 +156,14 @@ def add_scale(tree_x: Any, scalar: jax.typing.ArrayLike, tree_y: Any) -> Any:
       {'a': 4.0}
     """
     _check_scalar("tree.add_scale", scalar)
-    columns, treedef = jax.tree.flatten(tree_x, is_leaf=lambda x: x is None)
+    leaves, treedef = jax.tree.flatten(tree_x, is_leaf=lambda x: x is None)
     try:
         others = treedef.flatten_up_to(tree_y)
     except ValueError:
         raise errors.structure_mismatch("tree.add_scale", "tree_y", tree_y, "tree_x", tree_x) from None
-    others = [None if x is None else y for x, y in zip(columns, others, strict=True)]
-    check_alike("tree.add_scale", tree_x=tree_x, tree_y=treedef.unflatten(others))
-    added = [None if x is None else x + scalar * y for x, y in zip(columns, others, strict=True)]
-    return treedef.unflatten(added)
+    tree_y = treedef.unflatten([None if x is None else y for x, y in zip(leaves, others, strict=True)])
+    check_alike("tree.add_scale", tree_x=tree_x, tree_y=tree_y)
+    return jax.tree.map(lambda x, y: x + scalar * y, tree_x, tree_y)
 
 
 def where(condition: jax.typing.ArrayLike, tree_x: Any, tree_y: Any) -> Any:

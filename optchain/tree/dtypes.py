@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -82,21 +83,22 @@ def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
             f"tree.dtype: mixed_dtype_handler is {mixed_dtype_handler!r}; it must be None, 'promote', 'highest' or "
             "'lowest'."
         )
-    found = {path: jnp.result_type(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    found: dict[np.dtype, tuple] = {}  # each dtype with the path of the first leaf that has it
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        found.setdefault(jnp.result_type(x), path)
     if not found:
         return jnp.result_type(float)
-    (first, one), *_ = found.items()
-    for path, other in found.items():
-        if other == one:
-            continue
-        both = jnp.promote_types(one, other)
-        if mixed_dtype_handler is None or (mixed_dtype_handler != "promote" and both not in (one, other)):
-            problem = "differ" if mixed_dtype_handler is None else "do not promote to one another"
-            raise ValueError(
-                f"tree.dtype: the leaf {errors.at(first)} is {one} and the leaf {errors.at(path)} is {other}, which "
-                f"{problem}. Pass mixed_dtype_handler='promote' for a dtype that holds all leaves."
-            )
-        if mixed_dtype_handler == "lowest":
-            both = other if both == one else one
-        first, one = (first, one) if both == one else (path, both)
-    return one
+    top = functools.reduce(jnp.promote_types, found)
+    if mixed_dtype_handler == "promote" or len(found) == 1:
+        return top
+    if mixed_dtype_handler == "highest" and top in found:
+        return top
+    for one in found:
+        if mixed_dtype_handler == "lowest" and all(jnp.promote_types(one, other) == other for other in found):
+            return one
+    leaves = ", ".join(f"{dtype} {errors.at(path)}" for dtype, path in found.items())
+    problem = f"have no {mixed_dtype_handler} dtype" if mixed_dtype_handler else "have different dtypes"
+    raise ValueError(
+        f"tree.dtype: the leaves {problem}: {leaves}. "
+        "Pass mixed_dtype_handler='promote' for a dtype that holds all of them."
+    )

@@ -159,9 +159,7 @@ def norm(tree: Any, ord: int | str | float | None = None, squared: bool = False)
 
 
 def global_norm(updates: Any) -> jax.Array:
-    """Takes the L2 norm of all entries of a tree, as of one vector.
-
-    The same as `optchain.tree.norm` with its defaults.
+    """Takes the L2 norm of all entries of a tree: `optchain.tree.norm` with its defaults.
 
     Args:
       updates: A pytree of arrays or numbers.
@@ -237,10 +235,7 @@ def wide_groups(tree: Any) -> list[jax.Array]:
 
 
 def scaled_unit_norm(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """The norms over `axes`, which are kept with size 1, as ``root / inverse``: `scaled_norm` for parts of one array.
-
-    The derivative of the norm of a zero part is zero.
-    """
+    """The norms over `axes`, kept with size 1, as ``root / inverse``; their derivative at zero is zero."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     info = jnp.finfo(wide)
     top = jnp.max(lax.stop_gradient(jnp.abs(x)).astype(info.dtype), axis=axes, keepdims=True, initial=0)
@@ -254,11 +249,11 @@ def scaled_unit_norm(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, ja
 
 
 def _join(arrays: Iterable[jax.Array]) -> list[jax.Array]:
-    """The arrays of at least `SMALL` entries as they are, and the smaller ones of each dtype joined to one vector."""
+    """The small arrays of each dtype joined to one vector; large ones, and explicitly sharded ones, as they are."""
     small: dict[Any, list[jax.Array]] = {}
     groups = []
     for x in arrays:
-        if x.size >= SMALL:
+        if x.size >= SMALL or any(jax.typeof(x).sharding.spec):
             groups.append(x)
         elif x.size:
             small.setdefault(x.dtype, []).append(lax.reshape(x, (x.size,)))
@@ -271,6 +266,12 @@ def _wide(*arrays: jax.typing.ArrayLike) -> list[jax.Array]:
     if jnp.issubdtype(common, np.inexact):
         common = jnp.promote_types(common, jnp.float32)
     return [jnp.asarray(x).astype(common) for x in arrays]
+
+
+def _inexact(x: jax.typing.ArrayLike) -> jax.Array:
+    """The array as it is, or in float32 if it holds integers."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, np.inexact) else x.astype(jnp.float32)
 
 
 # Each of the functions below is one compiled function, so that a reduction in eager code is one call.
@@ -304,37 +305,40 @@ def _allclose(xs: list, ys: list, rtol, atol, equal_nan) -> jax.Array:
 
 @jax.jit
 def _sum_of_magnitudes(leaves: list) -> jax.Array:
-    return jnp.asarray(builtins.sum((jnp.sum(x) for x in _magnitudes(leaves)), start=jnp.zeros([], jnp.float32)))
+    return jnp.asarray(builtins.sum((jnp.sum(x) for x in _magnitudes(leaves)), start=0.0))
 
 
 @jax.jit
 def _largest_magnitude(leaves: list) -> jax.Array:
-    return functools.reduce(jnp.maximum, map(jnp.max, _magnitudes(leaves)), jnp.zeros([], jnp.float32))
+    return jnp.asarray(functools.reduce(jnp.maximum, map(jnp.max, _magnitudes(leaves)), 0.0))
 
 
 def _magnitudes(leaves: list) -> list[jax.Array]:
-    return _join(jnp.abs(_wide(jnp.float32(0), x)[1]) for x in leaves)
+    # For real numbers not jnp.abs, whose derivative at zero is 1.
+    wide = (_wide(_inexact(x))[0] for x in leaves)
+    return _join(jnp.abs(x) if jnp.iscomplexobj(x) else x * lax.sign(x) for x in wide)
 
 
 @jax.jit
 def _sum_of_all_squares(leaves: list) -> jax.Array:
-    return _plain(wide_groups(leaves))
+    return _sum_squares(wide_groups(leaves))
 
 
 @jax.jit
 def _scaled_norm(leaves: list) -> tuple[jax.Array, jax.Array]:
-    root, inverse = _root(wide_groups(leaves))
+    root, inverse = _root(_join(map(_inexact, leaves)))
     return root, lax.stop_gradient(inverse)
 
 
 @jax.jit
 def _norm(leaves: list) -> jax.Array:
-    return _quotient(wide_groups(leaves))
+    return _quotient(_join(map(_inexact, leaves)))
 
 
 @jax.custom_jvp
 def _root(groups: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    plain = _plain(groups)
+    """The root and the inverse scale. Half precision is widened where it is read, so that no wide copy is kept."""
+    plain = _sum_squares(wide_groups(groups))
     info = jnp.finfo(plain.dtype)
     safe = (plain > info.tiny / info.eps**2) & (plain < info.max)
     # Squares of entries scaled by this stay in range for every finite entry that would overflow, or underflow, without.
@@ -342,8 +346,12 @@ def _root(groups: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     inverse = jnp.where(safe, 1, jnp.where(plain < 1, up, 1 / up)).astype(plain.dtype)
 
     def rescaled():
-        # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
-        return _plain([x.astype(plain.dtype) * lax.optimization_barrier((inverse, x))[0] for x in groups])
+        total = jnp.zeros([], plain.dtype)
+        for group in groups:
+            # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
+            factor = lax.optimization_barrier((inverse, group))[0]
+            total += _sum_squares([x.astype(plain.dtype) * factor for x in wide_groups(group)])
+        return total
 
     return lax.sqrt(lax.cond(safe, lambda: plain, rescaled)), inverse
 
@@ -376,15 +384,15 @@ def _derivative(groups: list[jax.Array], dots: list[jax.Array]) -> tuple[jax.Arr
     inverse = lax.stop_gradient(inverse)
     per_root = jnp.where(root == 0, 0, 1 / jnp.where(root == 0, 1, root))
     along = jnp.zeros([], root.dtype)
-    for x, dx in zip(groups, dots, strict=True):
+    for x, dx in zip(wide_groups(groups), wide_groups(dots), strict=True):
         direction = x.astype(root.dtype) * inverse * per_root
         along += jnp.sum(direction * dx.astype(root.dtype))
     return root, inverse, along
 
 
-def _plain(groups: list[jax.Array]) -> jax.Array:
-    common = jnp.result_type(jnp.float32, *groups)
-    return builtins.sum((_sum_of_squares(x.astype(common)) for x in groups), start=jnp.zeros([], common))
+def _sum_squares(parts: list[jax.Array]) -> jax.Array:
+    common = jnp.result_type(*parts) if parts else jnp.float32
+    return builtins.sum((_sum_of_squares(x.astype(common)) for x in parts), start=jnp.zeros([], common))
 
 
 @jax.jit

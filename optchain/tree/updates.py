@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optchain.core import errors
-from optchain.core.kernels import dtype_of, kernel
+from optchain.core.kernels import array_of, dtype_of, kernel
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
@@ -83,7 +83,7 @@ def incremental_update(new_tensors: Any, old_tensors: Any, step_size: jax.typing
     if np.shape(step_size):
         raise ValueError(f"incremental_update: step_size is {errors.describe(step_size)}; pass one scalar for all.")
     if not errors.is_number(step_size):
-        step_size = jnp.asarray(step_size, jnp.promote_types(step_size.dtype, jnp.float32))
+        step_size = jnp.asarray(step_size, jnp.promote_types(jnp.result_type(step_size), jnp.float32))
     leaves, new, treedef = _pairs(names, new_tensors, old_tensors)
     # A Python number is subtracted in double precision: in float32 the relative error of 1 - 0.999 is 1.3e-5.
     numbers = ({"fresh": jnp.asarray(step_size), "stale": jnp.asarray(1.0 - step_size)},)
@@ -113,8 +113,8 @@ def periodic_update(
       The new slow copy, with the structure, shapes and dtypes of `old_tensors`.
 
     Raises:
-      ValueError: if the structures or shapes differ, or `update_period` is a Python number below 1.
-      TypeError: if a leaf is no array, or new values do not fit the copy: floating ones an integer, complex ones a real.
+      ValueError: if the structures or shapes differ, or `update_period` is a Python integer below 1.
+      TypeError: if a leaf is no array, or new values do not fit the copy, as complex ones do not fit a real array.
 
     Example:
       >>> import jax.numpy as jnp, optchain
@@ -127,7 +127,7 @@ def periodic_update(
       Grill et al., Bootstrap your own latent, 2020, arXiv:2006.07733
     """
     names = ("periodic_update", "new_tensors", "old_tensors")
-    if errors.is_number(update_period) and update_period < 1:
+    if isinstance(update_period, int) and update_period < 1:
         raise ValueError(f"periodic_update: update_period is {update_period!r}; it must be 1 or more.")
     leaves, new, treedef = _pairs(names, new_tensors, old_tensors)
     for old, x in zip(leaves, new, strict=True):
@@ -155,11 +155,6 @@ def _choose(steps: Any, period: Any, new: list, old: list) -> list:
         return [x if x.dtype == y.dtype else x.astype(y.dtype) for x, y in zip(map(jnp.asarray, new), old, strict=True)]
 
     return jax.lax.cond(jnp.mod(steps, period) == 0, replaced, lambda new, old: old, new, old)
-
-
-def array_of(x: Any) -> Any:
-    """A leaf as an array: a Python number, an integer too, becomes a floating or complex one."""
-    return jnp.asarray(x, dtype_of(x)) if errors.is_number(x) else x
 
 
 def _pairs(names: tuple[str, str, str], tree: Any, reference: Any) -> tuple[list, list, Any]:
@@ -208,21 +203,19 @@ def _is_array(x: Any) -> bool:
 
 def _check(names: tuple[str, str, str], tree: Any, reference: Any, new: Any, old: Any, lowest: int) -> None:
     """Refuses `new`, a leaf of `tree`, if it cannot take the place of the leaf `old` of `reference`."""
-    if not (_is_array(new) and _is_array(old) and _fits(dtype_of(new), dtype_of(old), lowest)):
-        if new is None and old is None:
+    kind = ValueError
+    if new is None or old is None:
+        if new is old:
             return
-        if new is None or old is None:
-            kind, fix = ValueError, "Both trees must have None in the same places."
-        else:
-            kind, fix = (
-                TypeError,
-                (
-                    f"Both must be arrays of {_NAMES[lowest]}, and an integer array cannot hold floating-point numbers, "
-                    "nor a real one complex numbers. Cast one of them, or leave the leaf out of both trees (None)."
-                ),
-            )
+        fix = "Both trees must have None in the same places."
+    elif not (_is_array(new) and _is_array(old) and _fits(dtype_of(new), dtype_of(old), lowest)):
+        kind = TypeError
+        fix = (
+            f"Both must be arrays of {_NAMES[lowest]}; an integer array cannot hold floating-point numbers, "
+            "nor a real one complex numbers. Cast one of them, or leave the leaf out of both trees (None)."
+        )
     elif np.shape(new) != np.shape(old):
-        kind, fix = ValueError, "Shapes must be equal; nothing is broadcast."
+        fix = "Shapes must be equal; nothing is broadcast."
     else:
         return
     name, what, against = names

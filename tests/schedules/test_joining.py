@@ -211,7 +211,7 @@ def test_wrong_settings_are_refused_by_name(call, error, message):
     ],
 )
 def test_a_message_names_no_schedule_that_was_not_called(call):
-    with pytest.raises(ValueError, match="^warmup") as caught:
+    with pytest.raises(ValueError, match=r"^warmup") as caught:
         call()
     assert ": cosine_decay_schedule" not in str(caught.value)
     assert ": exponential_decay" not in str(caught.value)

@@ -13,12 +13,10 @@ COUNTS = [*range(45), 10**3, 10**6, 2**31 - 1]
 
 
 def polynomial(t, start, end, power, steps, begin=0):
-    begin = max(begin, 0)
-    if steps <= 0 or t <= begin:
+    if steps <= 0:
         return start
-    if t >= begin + steps:
-        return end
-    return end + (start - end) * (1 - (t - begin) / steps) ** power
+    done = min(max(t - max(begin, 0), 0) / steps, 1)
+    return end + (start - end) * (1 - done) ** power
 
 
 def linear(t, start, end, steps, begin=0):
@@ -123,12 +121,28 @@ def test_both_ends_are_exact(name, made):
     assert made(10) == made(2**31 - 1) == np.float32(7e-5)
 
 
-@pytest.mark.parametrize("left", [1, 10, 1000])
-def test_the_end_of_a_long_transition_keeps_its_relative_precision(left):
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 41, 47, 49, 10**7, 2**31 - 1])
+def test_compiled_ends_are_exact_and_nothing_lies_beyond_them(steps):
+    # A compiler that knows the number of steps divides by its reciprocal, and n * (1 / n) is not always 1.
+    counts = np.array([0, 1, steps - 1, steps])
+    for made in (
+        sch.linear_schedule(0.0, 1.0, steps),
+        sch.polynomial_schedule(0.0, 1.0, 1, steps),
+        sch.cosine_decay_schedule(0.0, steps, end_value=1.0),
+    ):
+        found = jax.jit(lambda made=made: made(counts))()
+        assert (found[0], found[-1]) == (0.0, 1.0)
+        assert (found >= 0).all()
+        assert (found <= 1).all()
+
+
+@pytest.mark.parametrize("part", [1, 10, 1000])
+def test_both_ends_of_a_long_transition_keep_their_relative_precision(part):
     steps = 2**31 - 1
-    np.testing.assert_allclose(sch.linear_schedule(1.0, 0.0, steps)(steps - left), left / steps, rtol=1e-6)
-    half = math.sin(math.pi / 2 * left / steps)
-    np.testing.assert_allclose(sch.cosine_decay_schedule(1.0, steps)(steps - left), half**2, rtol=1e-6)
+    np.testing.assert_allclose(sch.linear_schedule(1.0, 0.0, steps)(steps - part), part / steps, rtol=1e-6)
+    np.testing.assert_allclose(sch.linear_schedule(0.0, 1.0, steps)(part), part / steps, rtol=1e-6)
+    half = math.sin(math.pi / 2 * part / steps)
+    np.testing.assert_allclose(sch.cosine_decay_schedule(1.0, steps)(steps - part), half**2, rtol=1e-6)
 
 
 def test_a_staircase_counts_in_integers():

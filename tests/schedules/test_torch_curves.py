@@ -24,7 +24,9 @@ SAME = {
     "warm_restarts_10": lambda: sch.sgdr_schedule(restarts([10] * 5, 0.0)),
     "warm_restarts_7_mult2": lambda: sch.sgdr_schedule(restarts([7, 14, 28, 56], 0.01)),
     "onecycle_cos_default": lambda: sch.cosine_onecycle_schedule(49, 0.5, pct_start=14.5 / 49),
-    "onecycle_cos_set": lambda: sch.cosine_onecycle_schedule(49, 1.0, 9.5 / 49, div_factor=10.0, final_div_factor=100.0),
+    "onecycle_cos_set": lambda: sch.cosine_onecycle_schedule(
+        49, 1.0, 9.5 / 49, div_factor=10.0, final_div_factor=100.0
+    ),
     "onecycle_linear_default": lambda: sch.piecewise_interpolate_schedule("linear", 0.02, {14: 25.0, 49: 1 / 25e4}),
     "onecycle_linear_set": lambda: sch.piecewise_interpolate_schedule("linear", 0.1, {9: 10.0, 49: 1e-3}),
     "linear_default": lambda: sch.linear_schedule(0.1 / 3, 0.1, 5),

@@ -2,8 +2,6 @@
 
 import pickle
 
-import equinox
-import flax.nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ import optax
 import pytest
 
 import optchain
-from optchain.training import TrainState, TrainStep, compile_train
+from optchain.training import TrainState, compile_train
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 3))
@@ -352,144 +350,6 @@ def test_a_foreign_line_search_finds_value_fn():
     step = compile_train(squared_error, tx)
     _, losses = run(step, step.init(jnp.zeros(3)), *BATCH, steps=10)
     assert np.all(np.diff(losses) < 0)
-
-
-# models
-
-
-def test_equinox_model():
-    model = equinox.nn.Linear(3, "scalar", key=jax.random.key(0))
-    params, static = equinox.partition(model, equinox.is_inexact_array)
-
-    def loss_fn(params, x, y):
-        return jnp.mean((jax.vmap(equinox.combine(params, static))(x) - y) ** 2)
-
-    step = compile_train(loss_fn, optchain.sgd(0.1))
-    state, _ = step(step.init(params), *BATCH)
-    w, b = np.asarray(model.weight, np.float64)[0], np.asarray(model.bias, np.float64)[0]
-    residual = X @ w + b - Y
-    np.testing.assert_allclose(state.params.weight[0], w - 0.1 * 2 * X.T @ residual / 16, rtol=1e-5)
-    np.testing.assert_allclose(state.params.bias, [b - 0.1 * 2 * residual.mean()], rtol=1e-5)
-    assert equinox.combine(state.params, static)(BATCH[0][0]).shape == ()
-    with pytest.raises(TypeError, match=r"compile_train: the parameter .* is a value of type .*equinox\.filter"):
-        step.init(equinox.nn.MLP(3, 1, 4, 1, key=jax.random.key(0)))
-
-
-def test_flax_nnx_model():
-    model = flax.nnx.Linear(3, 1, rngs=flax.nnx.Rngs(0))
-    graph, params = flax.nnx.split(model, flax.nnx.Param)
-    w = np.asarray(model.kernel[...], np.float64)[:, 0]
-
-    def loss_fn(params, x, y):
-        return jnp.mean((flax.nnx.merge(graph, params)(x)[:, 0] - y) ** 2)
-
-    step = compile_train(loss_fn, optchain.sgd(0.1), metrics=("grad_norm",))
-    state, _ = step(step.init(params), *BATCH)
-    state, _ = step(state, *BATCH)
-    b = 0.0
-    for _ in range(2):
-        residual = X @ w + b - Y
-        w, b = w - 0.2 * X.T @ residual / 16, b - 0.2 * residual.mean()
-    trained = flax.nnx.merge(graph, state.params)
-    np.testing.assert_allclose(trained.kernel[...][:, 0], w, rtol=1e-5)
-    np.testing.assert_allclose(trained.bias[...], [b], rtol=1e-5)
-    assert step.compilations == 1
-
-
-# refusals
-
-
-CLIMBERS = [optchain.clip(1.0), optchain.chain(), optchain.chain(optchain.clip(1.0), optchain.scale_by_adam())]
-
-
-@pytest.mark.parametrize("tx", CLIMBERS, ids=repr)
-def test_an_optimizer_that_would_climb(tx):
-    with pytest.raises(ValueError, match=r"compile_train: .* would climb the loss.*scale_by_learning_rate\(.*sgd\("):
-        compile_train(squared_error, tx)
-
-
-def test_other_signs_pass():
-    mixed = optchain.chain(optchain.clip(1.0), optax.sgd(0.1))
-    for tx in (optchain.scale(-0.1), optchain.set_to_zero(), sgd_by_hand(0.1), mixed):
-        assert isinstance(compile_train(squared_error, tx), TrainStep)
-
-
-def test_arguments_of_the_wrong_kind():
-    with pytest.raises(TypeError, match=r"compile_train: argument tx is .*not a pair of init and update; .*sgd\("):
-        compile_train(squared_error, optchain.sgd)
-    with pytest.raises(TypeError, match="loss_fn is a value of type int"):
-        compile_train(3, optchain.sgd(0.1))
-    for metrics in ("grad_norm", ("norm",), ("grad_norm", 1), ("loss",)):
-        with pytest.raises(ValueError, match="'grad_norm', 'update_norm'"):
-            compile_train(squared_error, optchain.sgd(0.1), metrics=metrics)
-
-
-@pytest.mark.parametrize(
-    ("loss_fn", "has_aux", "message"),
-    [
-        (lambda w: w**2, False, r"the loss must be a scalar, not float32\[3\]; .*jnp\.mean"),
-        (lambda w: jnp.sum(w) + 1j, False, r"real floating-point number, not complex64\[\]"),
-        (lambda w: jnp.sum(w > 0), False, r"real floating-point number, not int32\[\]"),
-        (lambda w: jnp.all(w > 0), False, r"real floating-point number, not bool\[\]"),
-        (lambda w: None, False, "must return a scalar array; it returned None"),
-        (lambda w: {"loss": jnp.sum(w)}, False, "it returned a value of type dict"),
-        (lambda w: (jnp.sum(w), w), False, "returned a tuple of 2 where a scalar was expected; pass has_aux=True"),
-        (lambda w: jnp.sum(w), True, r"with has_aux=True loss_fn must return \(loss, aux\); it returned float32\[\]"),
-        (lambda w: (jnp.sum(w), w, w), True, r"must return \(loss, aux\); it returned a tuple of 3"),
-        (lambda w: (w, jnp.sum(w)), True, r"the loss must be a scalar, not float32\[3\]"),
-    ],
-)
-def test_what_a_loss_must_return(loss_fn, has_aux, message):
-    step = compile_train(loss_fn, optchain.sgd(0.1), has_aux=has_aux)
-    with pytest.raises(TypeError, match=f"compile_train: .*{message}"):
-        step(step.init(jnp.ones(3)))
-
-
-@pytest.mark.parametrize(
-    ("leaf", "found", "fix"),
-    [
-        (np.array([1, 2]), r"int64\[2\]", "leave it out of params .* close over it, or pass it in the batch"),
-        (jnp.array([True]), r"bool\[1\]", "leave it out of params"),
-        (jax.random.key(0), r"key<fry>\[\]", "leave it out of params"),
-        ("text", "a value of type str", "keep only arrays in params"),
-    ],
-)
-def test_parameters_without_a_gradient(leaf, found, fix):
-    step = compile_train(lambda p: jnp.sum(p["w"]), optchain.sgd(0.1))
-    with pytest.raises(TypeError, match=rf"compile_train: the parameter at \['n'\] is {found}, .*{fix}"):
-        step.init({"w": jnp.ones(2), "n": leaf, "x": None})
-
-
-def test_integers_in_a_state_of_the_users_own():
-    step = compile_train(lambda p: jnp.sum(p), optchain.sgd(0.1))
-    state = step.init(jnp.ones(2))._replace(params=jnp.array([1, 2]))
-    with pytest.raises(TypeError, match=r"compile_train: the parameter at the root is int32\[2\]"):
-        step(state)
-
-
-@pytest.mark.parametrize("state", [(1.0, 2.0, 3.0), {"params": 1.0}, None, jnp.ones(3)])
-def test_states_of_another_kind(state):
-    step = compile_train(squared_error, optchain.sgd(0.1))
-    with pytest.raises(TypeError, match=r"compile_train: the first argument of a step is .*step\.init\(params\)"):
-        step(state, *BATCH)
-    with pytest.raises(TypeError, match="not a TrainState"):
-        step.lower(state, *BATCH)
-
-
-def test_state_of_another_optimizer():
-    adam = compile_train(squared_error, optchain.adam(0.1))
-    sgd = compile_train(squared_error, optchain.sgd(0.1))
-    with pytest.raises(ValueError, match="adam"):
-        adam(sgd.init(jnp.zeros(3)), *BATCH)
-
-
-def test_an_error_of_the_loss_itself_is_its_own():
-    def loss_fn(w):
-        raise KeyError("mine")
-
-    step = compile_train(loss_fn, optchain.sgd(0.1))
-    with pytest.raises(KeyError, match="mine"):
-        step(step.init(jnp.zeros(3)))
 
 
 # the object

@@ -1,0 +1,168 @@
+"""The compiled function of one leaf: what it computes in, what it returns, and what makes another one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from optchain.core.kernels import canonical, check, dtype_of, kernel, widen
+from tests.core.compiles import counting_compiles
+
+
+def lerp_rule(u, p, m, *, rate, sharp=False):
+    m = m + rate * (u - m)
+    return (jnp.sign(m) if sharp else m), m
+
+
+def scale_rule(u, p, *, factor):
+    return factor * u
+
+
+def decay_rule(u, p, *, rate):
+    return u + rate * p
+
+
+LERP = (lerp_rule, (), "lerp")
+SHARP = (lerp_rule, (("sharp", True),), "lerp")
+SCALE = (scale_rule, (), "scale")
+DECAY = (decay_rule, (), "decay")
+
+
+def test_rules_run_one_after_the_other():
+    run = kernel((SCALE, LERP, DECAY))
+    u, p, m = jnp.array([1.0, -3.0]), jnp.array([10.0, 20.0]), jnp.array([0.0, 1.0])
+    x, rows = run(u, p, ((), (m,), ()), ({"factor": 2.0}, {"rate": 0.25}, {"rate": 0.1}))
+    moved = np.array([0.0, 1.0]) + 0.25 * (2.0 * np.array([1.0, -3.0]) - np.array([0.0, 1.0]))
+    np.testing.assert_allclose(rows[1][0], moved, rtol=1e-6)
+    np.testing.assert_allclose(x, moved + 0.1 * np.array([10.0, 20.0]), rtol=1e-6)
+    assert (rows[0], len(rows[1]), rows[2]) == ((), 1, ())
+
+
+def test_equal_programs_share_a_kernel():
+    assert kernel((SCALE, LERP)) is kernel((SCALE, LERP))
+    assert kernel((SCALE, LERP)) is not kernel((LERP, SCALE))
+    assert kernel((LERP,)) is not kernel((SHARP,))
+
+
+def test_static_arguments_reach_the_rule():
+    x, _ = kernel((SHARP,))(jnp.array([5.0, -2.0]), None, ((jnp.zeros(2),),), ({"rate": 0.5},))
+    np.testing.assert_array_equal(x, [1.0, -1.0])
+
+
+def test_one_compilation_for_each_shape_and_dtype():
+    def factor_times_rule(u, p, *, factor):
+        return factor * u + 0.0
+
+    run = kernel(((factor_times_rule, (), "fresh"),))
+    leaves = [jnp.ones(3), jnp.ones((3, 2)), jnp.ones(3, jnp.bfloat16)]
+    factors = [jnp.asarray(0.5 + i) for i in range(4)]
+    with counting_compiles() as compiled:
+        for factor in factors:
+            for leaf in leaves:
+                run(leaf, None, ((),), ({"factor": factor},))
+    assert len(compiled) == 3
+
+
+@pytest.mark.parametrize("leaf", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("slot", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_half_precision_is_widened_and_each_result_is_cast_to_what_it_replaces(leaf, slot):
+    seen = []
+
+    def rule(u, p, m, *, rate):
+        seen.append((u.dtype, p.dtype, m.dtype, rate.dtype))
+        return u, jnp.abs(u) + m
+
+    wide = jnp.complex64 if leaf == jnp.complex64 else jnp.float32
+    run = kernel(((rule, (), "rule"),))
+    u = jnp.array([1.5], leaf)
+    x, ((m,),) = run(u, jnp.ones(1, leaf), ((jnp.ones(1, slot),),), ({"rate": jnp.float16(0.5)},))
+    assert seen == [(wide, wide, jnp.float32, jnp.float32)]
+    assert (x.dtype, m.dtype) == (leaf, slot)
+    assert (x[0], m[0]) == (1.5, 2.5)
+
+
+def test_results_are_rounded_once():
+    # In bfloat16 each step of this sum would round; in float32 it is exact until the end.
+    def rule(u, p, *, a, b):
+        return (u * a + b) - b
+
+    u = jnp.array([1.0078125], jnp.bfloat16)
+    x, _ = kernel(((rule, (), "rule"),))(u, None, ((),), ({"a": 1.0, "b": 256.0},))
+    assert x[0] == u[0]
+
+
+def test_double_precision_of_any_operand_of_the_leaf_is_kept_under_x64():
+    seen = []
+
+    def rule(u, p, m, *, rate):
+        seen.append((u.dtype, m.dtype, rate.dtype))
+        return rate * u, m + rate * u
+
+    run = kernel(((rule, (), "rule"),))
+    with jax.enable_x64(True):
+        for leaf, slot in ((jnp.float64, jnp.float64), (jnp.float32, jnp.float64), (jnp.float32, jnp.float32)):
+            x, ((m,),) = run(jnp.ones(1, leaf), None, ((jnp.zeros(1, slot),),), ({"rate": jnp.float64(1 / 3)},))
+            assert (x.dtype, m.dtype) == (leaf, slot)
+            np.testing.assert_allclose(m, 1 / 3, rtol=1e-15 if slot == jnp.float64 else 1e-7)
+    assert seen == [(jnp.float64,) * 3, (jnp.float64,) * 3, (jnp.float32,) * 3]
+
+
+def test_integers_and_bools_stay_what_they_are():
+    seen = []
+
+    def rule(u, p, *, n, flag):
+        seen.append((n.dtype, flag.dtype))
+        return jnp.where(flag, u**n, u)
+
+    x, _ = kernel(((rule, (), "rule"),))(jnp.array([3.0]), None, ((),), ({"n": 2, "flag": True},))
+    assert x[0] == 9.0
+    assert [(jnp.issubdtype(n, jnp.integer), flag) for n, flag in seen] == [(True, jnp.bool_)]
+
+
+def test_none_and_nested_operands_pass():
+    def rule(u, p, *, pair, nothing):
+        assert nothing is None
+        return pair[0] * u + pair[1]
+
+    x, _ = kernel(((rule, (), "rule"),))(jnp.array([3.0]), None, ((),), ({"pair": (2.0, 0.5), "nothing": None},))
+    assert x[0] == 6.5
+
+
+def test_weak_types_do_not_leak():
+    x, ((m,),) = kernel((LERP,))(3.0, None, ((1.0,),), ({"rate": 0.5},))
+    assert not x.weak_type
+    assert not m.weak_type
+    assert (x, m) == (2.0, 2.0)
+
+
+def test_widen():
+    assert widen(jnp.ones(2, jnp.bfloat16), jnp.float32).dtype == jnp.float32
+    assert widen(jnp.ones(2, jnp.complex64), jnp.float32).dtype == jnp.complex64
+    assert widen(1.5, jnp.float32).dtype == jnp.float32
+    assert widen(jnp.arange(2), jnp.float32).dtype == jnp.int32
+    with jax.enable_x64(True):
+        assert widen(jnp.ones(2, jnp.complex64), jnp.float64).dtype == jnp.complex128
+        assert widen(np.float64(1.5), jnp.float32).dtype == jnp.float32
+
+
+def test_a_result_of_another_shape_or_with_complex_values_is_refused():
+    with pytest.raises(
+        ValueError, match=r"scale: the rule made float32\[3\] from float32\[1\]; it must keep the shape"
+    ):
+        check("scale", jnp.ones(3), jnp.ones(1))
+    with pytest.raises(TypeError, match="scale: the rule made complex values for a real leaf; take the real part"):
+        check("scale", jnp.ones(1) * 1j, jnp.ones(1))
+    check("scale", jnp.ones(1), jnp.ones(1, jnp.complex64))
+
+
+def test_the_dtype_of_a_python_number_is_the_one_jax_gives_it():
+    assert [dtype_of(x) for x in (1, 1.0, 1j, jnp.ones((), jnp.float16))] == [
+        np.float32,
+        np.float32,
+        np.complex64,
+        np.float16,
+    ]
+    assert canonical("float64") == np.float32
+    with jax.enable_x64(True):
+        assert [dtype_of(x) for x in (1.0, 1j)] == [np.float64, np.complex128]
+        assert canonical("float64") == np.float64

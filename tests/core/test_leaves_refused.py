@@ -1,0 +1,119 @@
+"""What `leafwise` refuses, by the name of the transform and the path of the leaf, and what passes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import optchain
+from optchain import chain
+from tests.core.averages import (
+    GRADS,
+    PARAMS,
+    SlotOnly,
+    average,
+    average_reference,
+    share_of_total,
+)
+
+# Wrong input
+
+
+def test_missing_parameters():
+    tx = average()
+    with pytest.raises(ValueError, match=r"^average needs the parameters: call update\(grads, state, params\)\.$"):
+        tx.update(GRADS, tx.init(PARAMS))
+    for tx in (optchain.adamw(0.1), optchain.adamw(0.1, mask=lambda tree: jax.tree.map(lambda x: True, tree))):
+        with pytest.raises(ValueError, match=r"^add_decayed_weights needs the parameters"):
+            tx.update(GRADS, tx.init(PARAMS))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "found"),
+    [
+        (jnp.arange(2), r"int32\[2\]"),
+        (np.array([True]), r"bool\[1\]"),
+        (np.zeros((2,), jax.dtypes.float0), r"\[\('float0'.*\[2\]|.*\[2\]"),
+        ("relu", "a value of type str"),
+        (jnp.tanh, "a value of type"),
+        (True, "a value of type bool"),
+    ],
+    ids=str,
+)
+def test_leaves_that_cannot_be_optimized_are_refused_by_path(leaf, found):
+    tx = average()
+    with pytest.raises(TypeError, match=rf"^average: the parameter leaf at \['b'\]\[1\] is {found}"):
+        tx.init({"a": jnp.ones(2), "b": [None, leaf]})
+    good = {"a": jnp.ones(2), "b": [None, jnp.ones(2)]}
+    with pytest.raises(TypeError, match=rf"^average: the gradient leaf at \['b'\]\[1\] is {found}"):
+        tx.update({"a": jnp.ones(2), "b": [None, leaf]}, tx.init(good), good)
+
+
+GOOD = {"a": jnp.ones(2), "b": [jnp.ones((2, 3)), None]}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"a": jnp.ones(2)}, r"only params has a leaf at \['b'\]"),
+        ({"a": jnp.ones(2), "b": [jnp.ones((2, 3)), jnp.ones(1)]}, r"\['b'\]\[1\]"),
+        (
+            {"a": jnp.ones(2), "c": [jnp.ones((2, 3)), None]},
+            r"has a leaf at \['b'\]\[0\] where updates has one at \['c'\]",
+        ),
+        ({"a": jnp.ones(2), "b": (jnp.ones((2, 3)), None)}, "the containers differ"),
+        ([jnp.ones(2), jnp.ones((2, 3))], r"has a leaf at \['a'\] where updates has one at \[0\]"),
+        (None, r"params has a leaf at \['a'\] where updates has one at the root"),
+    ],
+    ids=str,
+)
+def test_gradients_of_another_structure_are_refused_by_path(wrap, bad, message):
+    tx = average()
+    with pytest.raises(ValueError, match=rf"^average: updates and params have different tree structures: .*{message}"):
+        wrap(tx.update)(bad, tx.init(GOOD), GOOD)
+    tx = optchain.trace(0.9)
+    with pytest.raises(ValueError, match=r"^trace: updates and trace have different tree structures: "):
+        wrap(tx.update)(bad, tx.init(GOOD))
+    tx = optchain.add_decayed_weights(0.9)
+    with pytest.raises(ValueError, match=r"^add_decayed_weights: updates and params have different tree structures: "):
+        wrap(tx.update)(bad, tx.init(GOOD), GOOD)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("shape", [(3, 2), (1, 3), (3,), (), (2, 3, 1)], ids=str)
+def test_leaves_of_another_shape_are_refused_by_path(wrap, shape):
+    bad = {"a": jnp.ones(2), "b": [jnp.ones(shape), None]}
+    sizes = ",".join(map(str, shape))
+    found = rf"updates at \['b'\]\[0\] is float32\[{sizes}\] but {{}} there is float32\[2,3\]\. .*nothing is broadcast"
+    tx = optchain.trace(0.9)
+    with pytest.raises(ValueError, match=r"^trace: " + found.format("trace")):
+        wrap(tx.update)(bad, tx.init(GOOD))
+    tx = optchain.add_decayed_weights(0.1)
+    with pytest.raises(ValueError, match=r"^add_decayed_weights: " + found.format("params")):
+        wrap(tx.update)(bad, tx.init(GOOD), GOOD)
+
+
+@pytest.mark.parametrize("state", [(), None, optchain.EmptyState(), SlotOnly({"a": 1.0}), 3.0], ids=str)
+def test_states_of_another_transform_are_refused(state):
+    with pytest.raises(ValueError, match=r"^average: the state has no field 'slow'; found"):
+        average().update(GRADS, state, PARAMS)
+
+
+@pytest.mark.parametrize("tree", [{}, (), [], {"a": None}], ids=str)
+def test_empty_trees_pass(tree):
+    tx = chain(average(), share_of_total())
+    updates, state = tx.update(tree, tx.init(tree), tree)
+    assert updates == tree
+    assert int(state[0].step) == 1
+    assert state[0].slow == tree
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_empty_leaves_and_scalars_pass(wrap):
+    tree = {"empty": jnp.zeros((0, 3)), "scalar": jnp.float32(2.0), "none": None}
+    tx = average()
+    updates, state = wrap(tx.update)(tree, tx.init(tree), tree)
+    assert updates["empty"].shape == state.slow["empty"].shape == (0, 3)
+    np.testing.assert_allclose(updates["scalar"], average_reference([2.0], 2.0)[0], rtol=1e-6)
+    assert updates["none"] is None
