@@ -1,4 +1,4 @@
-"""Every public transform with arguments for it, and what each of them keeps: the list that `test_promises` runs over."""
+"""Every public transform with arguments for it, and what it keeps: the list that the tests of promises run over."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -133,6 +134,9 @@ def is_number(value: Any) -> bool:
 def is_inexact(value: Any) -> bool:
     """Whether a leaf can be optimized: a floating or complex array, or a Python number."""
     dtype = getattr(value, "dtype", None)
-    if dtype is None:
-        return is_number(value)
+    return is_number(value) if dtype is None else _is_inexact_dtype(dtype)
+
+
+@functools.cache
+def _is_inexact_dtype(dtype: Any) -> bool:
     return dtype != jax.dtypes.float0 and jax.numpy.issubdtype(dtype, np.inexact)

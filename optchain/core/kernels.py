@@ -63,7 +63,7 @@ def check(name: str, made: jax.Array, old: jax.Array) -> None:
 
 def dtype_of(x: Any) -> Any:
     """The dtype of an array, or the one that a Python number becomes."""
-    return x.dtype if hasattr(x, "dtype") else canonical(float if not isinstance(x, complex) else complex)
+    return canonical(x.dtype if hasattr(x, "dtype") else complex if isinstance(x, complex) else float)
 
 
 def array_of(x: Any) -> Any:

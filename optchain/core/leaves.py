@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -156,43 +157,40 @@ class LeafLink(Node):
         """Runs consecutive leaf links as one kernel a leaf."""
         del extra_args
         leaves, treedef = jax.tree.flatten(updates)
-        if not self.masks:
-            self.check(leaves, updates)
-        column = [None] * len(leaves)
-        for link in atoms:
-            if link.needs_params:
-                if params is None:
-                    raise errors.missing_params(link.label)
-                column = match(link.label, updates, leaves, treedef, "params", params)
-                break
-        opened = [link.open(state, updates, params) for link, state in zip(atoms, states, strict=True)]
+        # Those that need the parameters first: a user knows these, and not what the slots of a state are called.
+        order = sorted(range(len(atoms)), key=lambda k: not atoms[k].needs_params)
+        ready = {k: atoms[k].open(states[k], updates, params) for k in order}
+        opened = [ready[k] for k in range(len(atoms))]
         pending = [iter(o.rows) for o in opened]
         done: list[list[tuple]] = [[] for _ in atoms]
         # One entry for each set of links that some leaf sees; without masks there is one.
         programs: dict[tuple[bool, ...], tuple] = {}
-        for i, (u, p) in enumerate(zip(leaves, column, strict=True)):
+        for i, u in enumerate(leaves):
             seen = tuple(o.seen is None or o.seen[i] for o in opened)
             if seen not in programs:
                 active = [k for k, flag in enumerate(seen) if flag]
-                programs[seen] = (
-                    active,
-                    kernel(tuple((atoms[k].rule, atoms[k].static, atoms[k].label) for k in active)),
-                    tuple(opened[k].numbers for k in active),
-                    any(atoms[k].needs_params for k in active),
-                )
-            active, run, numbers, reads_params = programs[seen]
+                program = tuple((atoms[k].rule, atoms[k].static, atoms[k].label) for k in active)
+                programs[seen] = active, kernel(program), tuple(opened[k].numbers for k in active)
+            active, run, numbers = programs[seen]
             if active:
-                p = array_of(p) if reads_params else None
-                leaves[i], rows = run(array_of(u), p, tuple(next(pending[k]) for k in active), numbers)
-                for k, row in zip(active, rows, strict=True):
-                    done[k].append(row)
+                rows = [next(pending[k]) for k in active]
+                p = next((row[0] for row in rows if row[0] is not None), None)
+                leaves[i], slots = run(array_of(u), array_of(p), tuple(tuple(row[1:]) for row in rows), numbers)
+                for k, new in zip(active, slots, strict=True):
+                    done[k].append(new)
         return treedef.unflatten(leaves), [o.close(rows) for o, rows in zip(opened, done, strict=True)]
 
     def open(self, state: Any, updates: Any, params: Any) -> Open:
-        """Checks state and parameters against the updates and computes the scalars of one step."""
+        """Checks updates, state and parameters against each other and computes the scalars of one step."""
         for field in (*self.slots, *((self.counter,) if self.counter else ())):
             if not hasattr(state, field):
                 raise errors.wrong_state(self.label, field, state)
+        if not self.needs_params:
+            params = None
+        elif params is None:
+            raise errors.missing_params(self.label)
+        elif jax.tree.structure(params) != jax.tree.structure(updates):
+            raise errors.structure_mismatch(self.label, "updates", updates, "params", params)
         seen = None
         for mask in self.masks:
             where = resolve(mask, updates, self.label)
@@ -201,18 +199,16 @@ class LeafLink(Node):
             updates = select(where, updates)
             params = None if params is None else select(where, params)
         leaves, treedef = jax.tree.flatten(updates)
-        if self.masks:
-            self.check(leaves, updates)
-        columns = [match(self.label, updates, leaves, treedef, name, getattr(state, name)) for name in self.slots]
+        if not all(map(errors.is_inexact, leaves)):
+            raise errors.not_a_leaf(self.label, "gradient", updates)
+        needed = match(self.label, updates, leaves, treedef, "params", params) if self.needs_params else repeat(None)
+        trees = {name: getattr(state, name) for name in self.slots}
+        slots = [match(self.label, updates, leaves, treedef, name, tree) for name, tree in trees.items()]
         numbers = dict(self.scalars(state)) if self.scalars else {}
         if self.tree_scalars:
             numbers |= self.tree_scalars(updates, state, params)
-        rows = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
+        rows = [row for _, *row in zip(leaves, needed, *slots, strict=False)]
         return Open(self, state, treedef, seen, rows, concrete(self.label, numbers, leaves))
-
-    def check(self, leaves: list, updates: Any) -> None:
-        if not all(map(errors.is_inexact, leaves)):
-            raise errors.not_a_leaf(self.label, "gradient", updates)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -222,7 +218,7 @@ class Open:
     Attributes:
       treedef: The structure of the updates that the link sees.
       seen: Which leaves of the whole tree these are; None for all.
-      rows: The slots of each of them.
+      rows: For each of them the parameter, or None if it is not needed, followed by the slots.
       numbers: The scalars of this step.
     """
 
@@ -230,7 +226,7 @@ class Open:
     state: Any
     treedef: Any
     seen: list[bool] | None
-    rows: list[tuple]
+    rows: list[list]
     numbers: dict[str, Any]
 
     def close(self, rows: list[tuple]) -> Any:
@@ -250,7 +246,7 @@ def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: 
     if structure != treedef:
         raise errors.structure_mismatch(name, "updates", updates, what, tree)
     for u, x in zip(leaves, column, strict=True):
-        if jnp.shape(u) != jnp.shape(x):
+        if getattr(u, "shape", ()) != getattr(x, "shape", ()):
             raise errors.shape_mismatch(name, "updates", updates, what, tree)
     return column
 

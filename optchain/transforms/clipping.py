@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from optchain.core.errors import is_number
 from optchain.core.leaves import leafwise
@@ -19,17 +20,21 @@ ClipByGlobalNormState = EmptyState
 AdaptiveGradClipState = EmptyState
 
 
+@jax.jit
 def limit_factors(root: jax.Array, inverse: jax.Array, limit: Numeric) -> tuple[jax.Array, jax.Array]:
     """Two numbers whose product with something of norm ``root / inverse`` has at most the norm `limit`.
 
     Both are exactly 1 for a norm within the limit, and NaN is among them if the norm is not finite. There are two so
     that neither leaves the range of the dtype where their product would.
     """
-    inside = root <= limit * inverse
-    huge = inverse < 1
-    first = jnp.where(inside | ~huge, 1, inverse)
-    second = jnp.where(inside, 1, jnp.where(huge, limit, limit * inverse) / jnp.where(inside, 1, root))
-    return first, jnp.where(jnp.isfinite(root), second, jnp.nan)
+    one = jnp.ones_like(root)
+    limit = jnp.broadcast_to(jnp.asarray(limit, root.dtype), root.shape)
+    scaled = lax.mul(limit, inverse)
+    inside, huge = lax.le(root, scaled), lax.lt(inverse, one)
+    first = lax.select(lax.bitwise_and(huge, lax.bitwise_not(inside)), inverse, one)
+    ratio = lax.div(lax.select(huge, limit, scaled), lax.select(inside, one, root))
+    second = lax.select(lax.is_finite(root), lax.select(inside, one, ratio), lax.full_like(root, jnp.nan))
+    return first, second
 
 
 def clip_rule(u, p, *, max_delta):
@@ -334,7 +339,8 @@ def _examples(name: str, grads: Any) -> Any:
     if len(sizes) > 1 or () in sizes:
         raise ValueError(
             f"{name}: every leaf needs the examples on axis 0, but the sizes there are "
-            f"{sorted(s[0] if s else 'none' for s in sizes)}; make per-example gradients with jax.vmap(jax.grad(...))."
+            f"{', '.join(sorted(str(s[0]) if s else 'none' for s in sizes))}; "
+            "make per-example gradients with jax.vmap(jax.grad(...))."
         )
     return grads
 

@@ -321,7 +321,7 @@ def _magnitudes(leaves: list) -> list[jax.Array]:
 
 @jax.jit
 def _sum_of_all_squares(leaves: list) -> jax.Array:
-    return _sum_squares(wide_groups(leaves))
+    return _sum_squares(_join(map(_inexact, leaves)))
 
 
 @jax.jit
@@ -338,22 +338,14 @@ def _norm(leaves: list) -> jax.Array:
 @jax.custom_jvp
 def _root(groups: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     """The root and the inverse scale. Half precision is widened where it is read, so that no wide copy is kept."""
-    plain = _sum_squares(wide_groups(groups))
+    plain = _sum_squares(groups)
     info = jnp.finfo(plain.dtype)
     safe = (plain > info.tiny / info.eps**2) & (plain < info.max)
     # Squares of entries scaled by this stay in range for every finite entry that would overflow, or underflow, without.
     up = 2.0 ** (info.maxexp * 25 // 32)
-    inverse = jnp.where(safe, 1, jnp.where(plain < 1, up, 1 / up)).astype(plain.dtype)
-
-    def rescaled():
-        total = jnp.zeros([], plain.dtype)
-        for group in groups:
-            # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
-            factor = lax.optimization_barrier((inverse, group))[0]
-            total += _sum_squares([x.astype(plain.dtype) * factor for x in wide_groups(group)])
-        return total
-
-    return lax.sqrt(lax.cond(safe, lambda: plain, rescaled)), inverse
+    one, up, down = (jnp.asarray(x, plain.dtype) for x in (1, up, 1 / up))
+    inverse = lax.select(safe, one, lax.select(plain < 1, up, down))
+    return lax.sqrt(lax.cond(safe, lambda: plain, lambda: _sum_squares(groups, inverse))), inverse
 
 
 @_root.defjvp
@@ -390,11 +382,20 @@ def _derivative(groups: list[jax.Array], dots: list[jax.Array]) -> tuple[jax.Arr
     return root, inverse, along
 
 
-def _sum_squares(parts: list[jax.Array]) -> jax.Array:
-    common = jnp.result_type(*parts) if parts else jnp.float32
-    return builtins.sum((_sum_of_squares(x.astype(common)) for x in parts), start=jnp.zeros([], common))
+def _sum_squares(groups: list[jax.Array], factor: jax.Array | None = None) -> jax.Array:
+    """The sum of the squares of all entries times `factor`, in the widest dtype of the groups, float32 or wider."""
+    wide = any(jnp.finfo(x.dtype).bits == 64 for x in groups)
+    sums = (_sum_of_squares(x, factor, jnp.float64 if wide else jnp.float32) for x in groups)
+    return functools.reduce(lax.add, sums) if groups else jnp.zeros([], jnp.float32)
 
 
-@jax.jit
-def _sum_of_squares(x: jax.Array) -> jax.Array:
-    return jnp.sum(lax.square(x))
+@functools.partial(jax.jit, static_argnums=2)
+def _sum_of_squares(x: jax.Array, factor: jax.Array | None, dtype: Any) -> jax.Array:
+    sums = []
+    for part in (x.real, x.imag) if jnp.iscomplexobj(x) else (x,):
+        part = part.astype(dtype)
+        if factor is not None:
+            # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
+            part = part * lax.optimization_barrier((factor, x))[0]
+        sums.append(jnp.sum(lax.square(part)))
+    return functools.reduce(lax.add, sums)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from optchain.core import errors
 from optchain.core.kernels import array_of, dtype_of, kernel
@@ -46,7 +47,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
         if p is None or u is None or getattr(u, "dtype", None) == jax.dtypes.float0:
             continue
         _check(names, updates, params, u, p, INTEGER)
-        leaves[i] = _add(array_of(p), u, ((),), ({},))[0]
+        leaves[i] = _added(array_of(p), u)
     return treedef.unflatten(leaves)
 
 
@@ -147,6 +148,12 @@ def mix_rule(old: jax.Array, new: jax.Array, *, fresh: jax.Array, stale: jax.Arr
 
 _add = kernel(((add_rule, (), "apply_updates"),))
 _mix = kernel(((mix_rule, (), "incremental_update"),))
+
+
+def _added(p: jax.Array, u: Any) -> jax.Array:
+    if isinstance(u, Tracer) and p.dtype == u.dtype == jnp.float32:
+        return jax.lax.add(p, u)  # in a trace a call costs more than the addition in it
+    return _add(p, u, ((),), ({},))[0]
 
 
 @jax.jit

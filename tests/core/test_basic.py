@@ -7,6 +7,7 @@ import pytest
 
 import optchain
 from optchain import EmptyState, chain, identity, scale, set_to_zero, stateless, stateless_with_tree_map
+from tests.naming import short
 
 TREE = {"a": jnp.array([1.0, -2.0, jnp.nan]), "b": (jnp.float32(3.0), None, jnp.zeros((0, 2)))}
 
@@ -122,12 +123,12 @@ def test_equal_functions_make_equal_transforms_without_a_sign(build):
     assert build(f).sign is None
 
 
-@pytest.mark.parametrize("tx", [identity(), set_to_zero(), stateless(lambda u, p: u)], ids=repr)
+@pytest.mark.parametrize("tx", [identity(), set_to_zero(), stateless(lambda u, p: u)], ids=short)
 def test_extra_arguments_are_ignored(tx):
     assert tx.update(jnp.zeros(2), tx.init(jnp.zeros(2)), value=1.0)[1] == EmptyState()
 
 
-@pytest.mark.parametrize("tx", [identity(), set_to_zero(), stateless_with_tree_map(lambda u, p: u)], ids=repr)
-@pytest.mark.parametrize("tree", [{}, (), None, {"a": None}], ids=str)
+@pytest.mark.parametrize("tx", [identity(), set_to_zero(), stateless_with_tree_map(lambda u, p: u)], ids=short)
+@pytest.mark.parametrize("tree", [{}, (), None, {"a": None}], ids=short)
 def test_empty_trees_pass(tx, tree):
     assert tx.update(tree, tx.init(tree), tree) == (tree, EmptyState())

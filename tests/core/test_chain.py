@@ -11,6 +11,7 @@ import pytest
 
 import optchain
 from optchain import adam, chain, clip, clip_by_global_norm, identity, named_chain, scale, sgd, trace
+from tests.naming import short
 
 PARAMS = {"w": jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), "b": jnp.array([3.0, 4.0, 12.0])}
 
@@ -179,7 +180,7 @@ def test_what_is_no_pair_is_refused_with_a_hint():
         (3.0, "a value of type float"),
         ({"a": 1, "b": 2}, "a value of type dict"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_a_state_of_the_wrong_shape_shows_the_expected_links(state, found):
     tx = chain(clip_by_global_norm(1.0), sgd(0.1))
@@ -272,7 +273,7 @@ def test_names_that_occur_twice_are_refused():
         named_chain(("a", scale(1.0)), ("b", scale(1.0)), ("a", scale(2.0)))
 
 
-@pytest.mark.parametrize("argument", [scale(1.0), ("a",), ("a", scale(1.0), 3), (1, scale(1.0)), "ab"], ids=repr)
+@pytest.mark.parametrize("argument", [scale(1.0), ("a",), ("a", scale(1.0), 3), (1, scale(1.0)), "ab"], ids=short)
 def test_arguments_of_a_named_chain_are_names_with_pairs(argument):
     with pytest.raises(TypeError, match=r"named_chain: argument 1 is .*; pass a pair \('name', transform\)"):
         named_chain(("x", scale(1.0)), argument)
@@ -283,7 +284,7 @@ def test_what_is_no_pair_is_refused_by_name():
         named_chain(("rule", sgd))
 
 
-@pytest.mark.parametrize("state", [(), {}, {"clip": ()}, {"clip": (), "rule": (), "more": ()}], ids=str)
+@pytest.mark.parametrize("state", [(), {}, {"clip": ()}, {"clip": (), "rule": (), "more": ()}], ids=short)
 def test_a_named_state_with_other_names_is_refused(state):
     tx = named_chain(("clip", clip(1.0)), ("rule", sgd(0.1)))
     with pytest.raises(ValueError, match=r"named_chain: the state must .* the 2 links \(clip, rule\)"):
@@ -300,7 +301,7 @@ def test_an_empty_named_chain_is_the_identity():
 # Trees
 
 
-@pytest.mark.parametrize("tree", [{}, (), None, [], {"a": None, "b": ()}], ids=str)
+@pytest.mark.parametrize("tree", [{}, (), None, [], {"a": None, "b": ()}], ids=short)
 def test_empty_trees_pass(tree):
     tx = chain(clip_by_global_norm(1.0), identity(), adam(0.1))
     updates, state = jax.jit(tx.update)(tree, tx.init(tree), tree)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from optchain.core import errors
+from tests.naming import short
 
 
 class Box(NamedTuple):
@@ -25,7 +26,7 @@ class Box(NamedTuple):
         (3, "a value of type int"),
         ("text", "a value of type str"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_what_was_found(value, text):
     assert errors.describe(value) == text
@@ -59,7 +60,7 @@ def test_missing_params():
         (True, "a value of type bool", "Keep only the arrays"),
         (jnp.tanh, "a value of type", "Keep only the arrays"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_a_leaf_that_cannot_be_optimized(leaf, found, advice):
     error = errors.not_a_leaf("sgd", "gradient", {"ok": jnp.ones(2), "also": 1.0, "none": None, "x": [leaf]})
@@ -86,7 +87,7 @@ def test_a_leaf_that_cannot_be_optimized(leaf, found, advice):
         ({}, {"a": 1.0}, r"only params has a leaf at \['a'\]"),
         ({"a": 1.0}, None, r"params has a leaf at the root where updates has one at \['a'\]|only updates has a leaf"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_trees_of_different_structure(tree, reference, found):
     error = errors.structure_mismatch("trace", "updates", tree, "params", reference)
@@ -115,7 +116,7 @@ def test_leaves_of_different_shapes():
 @pytest.mark.parametrize(
     ("state", "found"),
     [((1, 2), "a tuple of 2"), (Box(1), "a value of type Box"), (None, "a value of type NoneType")],
-    ids=str,
+    ids=short,
 )
 def test_wrong_states(state, found):
     assert str(errors.wrong_state("ema", "count", state)).startswith(
@@ -154,7 +155,7 @@ def test_pairs_are_checked():
         (np.array(["text"]), False),
         (np.zeros(2, jax.dtypes.float0), False),
     ],
-    ids=str,
+    ids=short,
 )
 def test_what_can_be_optimized(value, expected):
     assert errors.is_inexact(value) is expected

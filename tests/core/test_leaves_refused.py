@@ -15,6 +15,7 @@ from tests.core.averages import (
     average_reference,
     share_of_total,
 )
+from tests.naming import short
 
 # Wrong input
 
@@ -38,7 +39,7 @@ def test_missing_parameters():
         (jnp.tanh, "a value of type"),
         (True, "a value of type bool"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_leaves_that_cannot_be_optimized_are_refused_by_path(leaf, found):
     tx = average()
@@ -66,7 +67,7 @@ GOOD = {"a": jnp.ones(2), "b": [jnp.ones((2, 3)), None]}
         ([jnp.ones(2), jnp.ones((2, 3))], r"has a leaf at \['a'\] where updates has one at \[0\]"),
         (None, r"params has a leaf at \['a'\] where updates has one at the root"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_gradients_of_another_structure_are_refused_by_path(wrap, bad, message):
     tx = average()
@@ -81,7 +82,7 @@ def test_gradients_of_another_structure_are_refused_by_path(wrap, bad, message):
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("shape", [(3, 2), (1, 3), (3,), (), (2, 3, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 2), (1, 3), (3,), (), (2, 3, 1)], ids=short)
 def test_leaves_of_another_shape_are_refused_by_path(wrap, shape):
     bad = {"a": jnp.ones(2), "b": [jnp.ones(shape), None]}
     sizes = ",".join(map(str, shape))
@@ -94,13 +95,13 @@ def test_leaves_of_another_shape_are_refused_by_path(wrap, shape):
         wrap(tx.update)(bad, tx.init(GOOD), GOOD)
 
 
-@pytest.mark.parametrize("state", [(), None, optchain.EmptyState(), SlotOnly({"a": 1.0}), 3.0], ids=str)
+@pytest.mark.parametrize("state", [(), None, optchain.EmptyState(), SlotOnly({"a": 1.0}), 3.0], ids=short)
 def test_states_of_another_transform_are_refused(state):
     with pytest.raises(ValueError, match=r"^average: the state has no field 'slow'; found"):
         average().update(GRADS, state, PARAMS)
 
 
-@pytest.mark.parametrize("tree", [{}, (), [], {"a": None}], ids=str)
+@pytest.mark.parametrize("tree", [{}, (), [], {"a": None}], ids=short)
 def test_empty_trees_pass(tree):
     tx = chain(average(), share_of_total())
     updates, state = tx.update(tree, tx.init(tree), tree)

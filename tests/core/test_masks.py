@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from optchain.core.masks import MaskedNode, flags, is_mask_function, merge, resolve, select
+from tests.naming import short
 
 TREE = {"layer": {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}, "head": [jnp.ones(1), jnp.float32(2.0)], "none": None}
 
@@ -121,7 +122,7 @@ def test_traced_masks_are_refused_by_name():
         [True],
         lambda tree: [True],
     ],
-    ids=str,
+    ids=short,
 )
 def test_masks_that_do_not_fit_are_refused_by_name(mask):
     with pytest.raises(

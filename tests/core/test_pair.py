@@ -13,6 +13,7 @@ import pytest
 
 import optchain
 from optchain.core.pair import takes_extra_args
+from tests.naming import short
 
 CLASSES = (optchain.GradientTransformation, optchain.GradientTransformationExtraArgs)
 
@@ -189,7 +190,7 @@ def test_empty_state_has_no_leaves():
         (optchain.partition({"a": optchain.sgd(0.1), "b": optchain.set_to_zero()}, "a"), -1),
         (optchain.partition({"a": optchain.sgd(0.1), "b": optchain.scale(1.0)}, "a"), None),
     ],
-    ids=repr,
+    ids=short,
 )
 def test_the_sign_is_known_or_not_said(tx, sign):
     assert tx.sign == sign

@@ -12,6 +12,7 @@ import optchain
 from optchain import chain, named_chain
 from optchain.core.kernels import kernel
 from tests.core.links import POOL, by_rank, labels_by_rank, np_chain
+from tests.naming import short
 
 PARAMS = {
     "w": np.array([[0.5, -1.0, 2.0], [0.1, 0.2, -0.3]], np.float32),
@@ -270,7 +271,7 @@ def test_a_masked_state_of_another_kind_is_refused():
         tx.update(PARAMS, (optchain.EmptyState(), optchain.EmptyState()))
 
 
-@pytest.mark.parametrize("state", [(), {"wide": (), "narrow": ()}, optchain.EmptyState()], ids=str)
+@pytest.mark.parametrize("state", [(), {"wide": (), "narrow": ()}, optchain.EmptyState()], ids=short)
 def test_a_partition_state_of_another_kind_is_refused(state):
     tx = POOL["partition"][0]
     with pytest.raises(ValueError, match=r"^partition: the state has no field 'inner_states'"):

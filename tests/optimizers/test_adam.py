@@ -121,6 +121,7 @@ def test_complex_updates_have_a_real_second_moment():
     grads = rng.normal(size=(4, 3)) + 1j * rng.normal(size=(4, 3))
     expected, mu, nu = adam_in_numpy(grads)
     made, state = run(oc.scale_by_adam(), jnp.asarray(grads, jnp.complex64))
+    np.testing.assert_allclose(state.mu, mu, rtol=1e-5)
     assert (state.mu.dtype, state.nu.dtype) == (jnp.complex64, jnp.float32)
     np.testing.assert_allclose(made, expected, rtol=1e-5)
     np.testing.assert_allclose(state.nu, nu, rtol=1e-5)
@@ -274,7 +275,12 @@ def test_chain_link_by_link(nesterov):
     rng = np.random.default_rng(5)
     grads, params = rng.normal(size=(3, 4, 2)), rng.normal(size=(4, 2))
     tx = oc.chain(oc.clip_by_global_norm(1.0), oc.adamw(0.1, weight_decay=0.2, nesterov=nesterov))
-    links = [oc.clip_by_global_norm(1.0), oc.scale_by_adam(nesterov=nesterov), oc.add_decayed_weights(0.2), oc.scale(-0.1)]
+    links = [
+        oc.clip_by_global_norm(1.0),
+        oc.scale_by_adam(nesterov=nesterov),
+        oc.add_decayed_weights(0.2),
+        oc.scale(-0.1),
+    ]
     p = jnp.asarray(params, jnp.float32)
     state, states = tx.init(p), [link.init(p) for link in links]
     clipped = [g * min(1, 1 / np.linalg.norm(g)) for g in grads]

@@ -112,5 +112,7 @@ def test_smallest_inputs(build, shape):
 @pytest.mark.parametrize(("build", "field"), [(oc.trace, "trace"), (oc.ema, "ema")])
 def test_the_wrong_shape_is_refused(build, field):
     tx = build(0.5)
-    with pytest.raises(ValueError, match=rf"{field}: updates at \['w'\] is float32\[3\] but {field} there is float32\[2,3\]"):
+    with pytest.raises(
+        ValueError, match=rf"{field}: updates at \['w'\] is float32\[3\] but {field} there is float32\[2,3\]"
+    ):
         jax.jit(tx.update)({"w": jnp.ones(3)}, tx.init({"w": jnp.ones((2, 3))}))

@@ -1,4 +1,4 @@
-"""Clips against NumPy's double precision, closed forms, and the clips of PyTorch; and at the ends of each dtype's range."""
+"""Clips against NumPy's double precision, closed forms, PyTorch's clips, and at the ends of each dtype's range."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def test_clip_of_half_precision_is_exact_inside():
 
 
 def test_clip_refuses_complex_entries():
-    with pytest.raises(TypeError, match="clip: complex .* clip_by_global_norm"):
+    with pytest.raises(TypeError, match=r"clip: complex .* clip_by_global_norm"):
         clipped(oc.clip(1.0), jnp.ones(2, jnp.complex64))
 
 
@@ -96,21 +96,25 @@ def test_global_norm_of_pytorch(x64, trace):
 @pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e19, 1e30, 6e37])
 def test_global_norm_at_any_scale_of_float32(scale):
     g = jnp.array([3 * scale, 4 * scale])
-    np.testing.assert_allclose(clipped(oc.clip_by_global_norm(scale), g) / scale, [0.6, 0.8], rtol=1e-6)
-    np.testing.assert_array_equal(clipped(oc.clip_by_global_norm(6 * min(scale, 5e37)), g) if scale < 5e37 else g, g)
+    out = np.asarray(clipped(oc.clip_by_global_norm(scale), g), np.float64)
+    np.testing.assert_allclose(out / scale, [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_array_equal(clipped(oc.clip_by_global_norm(5.5 * scale), g), g)  # bit for bit
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-30, 1e160, 4e307])
 def test_global_norm_at_any_scale_of_float64(x64, scale):
     g = jnp.array([3 * scale, 4 * scale])
-    np.testing.assert_allclose(clipped(oc.clip_by_global_norm(scale), g) / scale, [0.6, 0.8], rtol=1e-14)
+    out = np.asarray(clipped(oc.clip_by_global_norm(scale), g))
+    np.testing.assert_allclose(out / scale, [0.6, 0.8], rtol=1e-14)
 
 
 def test_global_norm_larger_than_every_number():
     top = np.finfo(np.float32).max
     g = jnp.array([top, -top])
     np.testing.assert_allclose(clipped(oc.clip_by_global_norm(1.0), g), np.sqrt([0.5, 0.5]) * [1, -1], rtol=1e-6)
-    np.testing.assert_allclose(clipped(oc.clip_by_global_norm(3e38), g), 3e38 * np.sqrt([0.5, 0.5]) * [1, -1], rtol=1e-6)
+    np.testing.assert_allclose(
+        clipped(oc.clip_by_global_norm(3e38), g), 3e38 * np.sqrt([0.5, 0.5]) * [1, -1], rtol=1e-6
+    )
     many = jnp.full(10_000, top)
     np.testing.assert_allclose(clipped(oc.clip_by_global_norm(5.0), many), np.full(10_000, 0.05), rtol=1e-5)
 
@@ -149,10 +153,8 @@ def test_global_norm_of_large_and_small_leaves_of_mixed_dtypes():
     norm = np.sqrt(sum(np.sum(np.asarray(x, np.float64) ** 2) for x in g))
     for x, y in zip(g, clipped(oc.clip_by_global_norm(2.0), g), strict=True):
         assert x.dtype == y.dtype
-        tolerance = float(jnp.finfo(x.dtype).eps)
-        np.testing.assert_allclose(
-            np.asarray(y, np.float64), np.asarray(x, np.float64) * 2.0 / norm, rtol=4 * tolerance if x.dtype == jnp.float32 else tolerance
-        )
+        expected = np.asarray(x, np.float64) * 2.0 / norm
+        np.testing.assert_allclose(np.asarray(y, np.float64), expected, rtol=4 * float(jnp.finfo(x.dtype).eps))
 
 
 def test_a_limit_of_zero():
@@ -193,7 +195,9 @@ def test_derivative_of_the_clipped_gradient():
     tx = oc.clip_by_global_norm(1.5)
     jacobian = jax.jacrev(lambda x: clipped(tx, x))(jnp.asarray(g, jnp.float32))
     np.testing.assert_allclose(jacobian, 0.5 * (np.eye(3) - np.outer(g, g) / 9), atol=1e-6)
-    np.testing.assert_array_equal(jax.jacrev(lambda x: clipped(oc.clip_by_global_norm(4.0), x))(jnp.asarray(g)), np.eye(3))
+    np.testing.assert_array_equal(
+        jax.jacrev(lambda x: clipped(oc.clip_by_global_norm(4.0), x))(jnp.asarray(g)), np.eye(3)
+    )
     assert np.isfinite(jax.jacrev(lambda x: clipped(tx, x))(jnp.zeros(3))).all()
 
 
@@ -212,7 +216,8 @@ def test_block_rms_formula(x64):
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 3e38])
 def test_block_rms_at_any_scale(scale):
     g = jnp.full((2, 3), scale)
-    np.testing.assert_allclose(clipped(oc.clip_by_block_rms(scale / 4), g) / scale, np.full((2, 3), 0.25), rtol=1e-6)
+    out = np.asarray(clipped(oc.clip_by_block_rms(scale / 4), g), np.float64)
+    np.testing.assert_allclose(out / scale, np.full((2, 3), 0.25), rtol=1e-6)
     np.testing.assert_array_equal(clipped(oc.clip_by_block_rms(scale), g), g)
 
 
@@ -269,8 +274,10 @@ def test_adaptive_as_recorded(x64, trace, clipping, eps):
     tx = oc.adaptive_grad_clip(clipping, eps)
     made = []
     for step in range(trajectories.STEPS):
-        turn = lambda tree: {k: jnp.asarray(x).T for k, x in tree.items()}  # noqa: E731
-        made.append(clipped(tx, turn({k: x[step] for k, x in g.items()}), turn(p)))
+        step_g, step_p = (
+            {k: jnp.asarray(x).T for k, x in tree.items()} for tree in ({k: x[step] for k, x in g.items()}, p)
+        )
+        made.append(clipped(tx, step_g, step_p))
     actual = {k: np.stack([np.asarray(u[k]).T for u in made]) for k in p}
     trajectories.assert_recorded(actual, "pytorch_optimizer", f"{trace}/clipped", rtol=1e-10)
 
@@ -323,68 +330,6 @@ def test_unitwise_clip():
     np.testing.assert_allclose(unitwise_clip(norm, limit, g), [0.6, 0.8, 0.5, 1.0, 0.0], rtol=1e-6)
     np.testing.assert_array_equal(unitwise_clip(jnp.zeros(2), jnp.zeros(2), jnp.zeros(2)), 0)
     assert unitwise_clip(jnp.ones(1), jnp.ones(1), jnp.ones(1, jnp.bfloat16)).dtype == jnp.bfloat16
-
-
-# per example
-
-
-def test_examples_by_global_norm_in_closed_form():
-    grads = {"w": jnp.array([[3.0, 0.0], [0.3, 0.0], [0.0, 0.0]]), "b": jnp.array([4.0, 0.4, 0.0])}
-    total, count = oc.per_example_global_norm_clip(grads, 1.0)  # the norms are 5, 0.5 and 0
-    np.testing.assert_allclose(total["w"], [0.9, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(total["b"], 1.2, rtol=1e-6)
-    assert int(count) == 1
-
-
-def test_examples_by_global_norm_formula(x64):
-    a, b = some((6, 3, 2), (6, 4))
-    norms = np.sqrt(np.sum(a**2, axis=(1, 2)) + np.sum(b**2, axis=1))
-    limit = float(np.median(norms))
-    factors = np.minimum(1, limit / norms)
-    total, count = oc.per_example_global_norm_clip([jnp.asarray(a), jnp.asarray(b)], limit)
-    np.testing.assert_allclose(total[0], np.einsum("nij,n->ij", a, factors), rtol=1e-12)
-    np.testing.assert_allclose(total[1], np.einsum("ni,n->i", b, factors), rtol=1e-12)
-    assert int(count) == np.sum(norms > limit) == 3
-
-
-def test_an_example_at_the_limit_is_not_clipped():
-    total, count = oc.per_example_global_norm_clip(jnp.array([[3.0, 4.0]]), 5.0)
-    np.testing.assert_array_equal(total, [3, 4])
-    assert int(count) == 0
-
-
-@pytest.mark.parametrize("uniform", [True, False])
-def test_examples_by_layer_formula(x64, uniform):
-    a, b = some((6, 3, 2), (6, 4))
-    shares = (0.5, 0.5) if uniform else (0.6, 0.4)  # of the 6 + 4 entries of one example
-    total, counts = oc.per_example_layer_norm_clip({"a": jnp.asarray(a), "b": jnp.asarray(b)}, 2.5, uniform=uniform)
-    for g, share, key in zip((a, b), shares, "ab", strict=True):
-        flat, limit = g.reshape(6, -1), 2.5 * np.sqrt(share)
-        norms = np.linalg.norm(flat, axis=1)
-        np.testing.assert_allclose(total[key].ravel(), np.minimum(1, limit / norms) @ flat, rtol=1e-12)
-        assert int(counts[key]) == np.sum(norms > limit)
-
-
-@pytest.mark.parametrize("clip", [oc.per_example_global_norm_clip, oc.per_example_layer_norm_clip])
-def test_examples_at_any_scale(clip):
-    total, _ = clip(jnp.array([[3e30, 4e30], [3e-30, 4e-30]]), 1.0)
-    np.testing.assert_allclose(total, [0.6, 0.8], rtol=1e-6)
-    total, _ = clip(jnp.array([[300.0, 400.0]] * 10, jnp.float16), 1.0)
-    assert total.dtype == jnp.float16
-    np.testing.assert_allclose(total, [6.0, 8.0], rtol=1e-3)
-
-
-@pytest.mark.parametrize("clip", [oc.per_example_global_norm_clip, oc.per_example_layer_norm_clip])
-def test_an_example_that_is_not_finite_is_seen(clip):
-    total, _ = clip(jnp.array([[np.inf, 1.0], [1.0, 1.0]]), 1.0)
-    assert np.isnan(total).all()
-
-
-@pytest.mark.parametrize("clip", [oc.per_example_global_norm_clip, oc.per_example_layer_norm_clip])
-@pytest.mark.parametrize("grads", [{"a": (3, 2), "b": (2, 2)}, {"a": (3, 2), "b": ()}, {"a": ()}], ids=str)
-def test_unequal_batches_are_refused(clip, grads):
-    with pytest.raises(ValueError, match=f"{clip.__name__}: .* axis 0"):
-        clip({k: jnp.ones(shape) for k, shape in grads.items()}, 1.0)
 
 
 # smallest inputs

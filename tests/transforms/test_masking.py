@@ -74,7 +74,9 @@ def test_every_inner_pair_sees_only_its_leaves(foreign):
         seen.append((len(jax.tree.leaves(updates)), len(jax.tree.leaves(params))))
         return jax.tree.map(jnp.negative, updates), state
 
-    inner = oc.GradientTransformation(lambda params: len(jax.tree.leaves(params)), update) if foreign else oc.scale(-1.0)
+    inner = (
+        oc.GradientTransformation(lambda params: len(jax.tree.leaves(params)), update) if foreign else oc.scale(-1.0)
+    )
     tx = oc.masked(inner, TREE)
     if foreign:
         assert tx.init(PARAMS).inner_state == 2
@@ -168,16 +170,16 @@ def test_a_mask_leaf_that_is_no_bool_is_refused(bad):
 )
 def test_a_mask_of_another_structure_is_refused(mask):
     for tx in (oc.masked(oc.scale(-1.0), mask), oc.masked(oc.scale(-1.0), lambda tree: mask)):
-        with pytest.raises(ValueError, match="masked: the mask has the structure"):
+        with pytest.raises(ValueError, match="masked: the mask does not fit the tree"):
             tx.init(PARAMS)
-        with pytest.raises(ValueError, match="(masked|scale): the mask has the structure"):
+        with pytest.raises(ValueError, match=r"(masked|scale): the mask does not fit the tree"):
             tx.update(PARAMS, oc.MaskedState(oc.EmptyState()))
 
 
 def test_what_is_no_pair_is_refused():
-    with pytest.raises(TypeError, match="masked: .*not a pair"):
+    with pytest.raises(TypeError, match=r"masked: .*not a pair"):
         oc.masked(oc.scale, TREE)
-    with pytest.raises(TypeError, match="partition: .*'x'.*not a pair"):
+    with pytest.raises(TypeError, match=r"partition: .*'x'.*not a pair"):
         oc.partition({"x": 0.1}, "x")
 
 
@@ -253,7 +255,7 @@ def test_partition_equals_its_rules_on_their_parts():
 
 
 def test_labels_of_any_hashable_type():
-    tx = oc.partition({0: oc.scale(-1.0), (1, 2): oc.identity(), True and "t": oc.identity()}, {"a": 0, "b": "t"})
+    tx = oc.partition({0: oc.scale(-1.0), (1, 2): oc.identity(), "t": oc.identity()}, {"a": 0, "b": "t"})
     assert_negated(applied(tx), True, False, False)
 
 
@@ -289,9 +291,9 @@ def test_state_of_partition():
     assert list(state.inner_states) == ["x", "y"]
     assert state.inner_states["y"] == oc.MaskedState(oc.EmptyState())
     assert state.inner_states["x"].inner_state.trace["b"]["c"] == oc.MaskedNode()
-    with pytest.raises(ValueError, match="partition: .*inner_states"):
+    with pytest.raises(ValueError, match=r"partition: .*inner_states"):
         tx.update(PARAMS, ())
-    with pytest.raises(ValueError, match="partition: .*x, y"):
+    with pytest.raises(ValueError, match=r"partition: .*x, y"):
         tx.update(PARAMS, oc.PartitionState({"x": state.inner_states["x"]}))
 
 
@@ -302,7 +304,11 @@ def test_a_group_without_leaves_and_empty_containers_pass():
     u = applied(tx, {"a": jnp.ones(1), "e": {}}, {"a": jnp.ones(1), "e": {}})
     np.testing.assert_allclose(u["a"], [-0.1], rtol=1e-5)
     assert u["e"] == {}
-    u = applied(oc.partition({"x": oc.scale(-1.0)}, {"a": "x", "e": {}}), {"a": jnp.ones(1), "e": {}}, {"a": jnp.ones(1), "e": {}})
+    u = applied(
+        oc.partition({"x": oc.scale(-1.0)}, {"a": "x", "e": {}}),
+        {"a": jnp.ones(1), "e": {}},
+        {"a": jnp.ones(1), "e": {}},
+    )
     np.testing.assert_array_equal(u["a"], [-1])
 
 

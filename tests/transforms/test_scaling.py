@@ -38,7 +38,7 @@ def test_scale_of_complex_updates():
     g = jnp.array([1 + 2j], jnp.complex64)
     np.testing.assert_array_equal(updates_of(oc.scale(-1.0), [g])[0][0], [-1 - 2j])
     np.testing.assert_array_equal(updates_of(oc.scale(1j), [g])[0][0], [-2 + 1j])
-    with pytest.raises(TypeError, match="scale: .*complex"):
+    with pytest.raises(TypeError, match=r"scale: .*complex"):
         updates_of(oc.scale(1j), [jnp.ones(1)])
 
 
