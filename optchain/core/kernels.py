@@ -73,4 +73,4 @@ def array_of(x: Any) -> Any:
 
 def canonical(dtype: Any) -> Any:
     """The dtype that JAX stores for `dtype` in its present precision mode."""
-    return jax.dtypes.canonicalize_dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
