@@ -51,7 +51,15 @@ def abs_sq(x: jax.Array) -> jax.Array:
     return lax.square(x.real) + lax.square(x.imag) if jnp.iscomplexobj(x) else lax.square(x)
 
 
+@jax.custom_jvp
 def safe_sqrt(x: jax.Array) -> jax.Array:
     """The square root with derivative 0, not infinity, at 0, so that zero gradients can be differentiated through."""
-    zero = x == 0
-    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
+    return lax.sqrt(x)
+
+
+@safe_sqrt.defjvp
+def _safe_sqrt_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    root = safe_sqrt(x)
+    zero = root == 0
+    return root, jnp.where(zero, 0, dx / (2 * jnp.where(zero, 1, root)))
