@@ -80,7 +80,7 @@ from optchain.transforms.weight_decay import (
     WeightDecaySchedule as WeightDecaySchedule,
     add_decayed_weights as add_decayed_weights,
 )
-from optchain.tree.reductions import global_norm as global_norm
+from optchain.tree.norms import global_norm as global_norm
 from optchain.tree.updates import (
     apply_updates as apply_updates,
     incremental_update as incremental_update,

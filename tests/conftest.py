@@ -9,6 +9,8 @@ if "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
 import jax
 import pytest
 
+from tests.compiles import counting_compiles
+
 
 @pytest.fixture
 def x64():
@@ -17,27 +19,8 @@ def x64():
         yield
 
 
-class Compilations:
-    """Counts what XLA compiled since `start`."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event, duration, **kwargs):
-        self.count += event == "/jax/core/compile/backend_compile_duration"
-
-    def start(self):
-        self.count = 0
-
-
-@pytest.fixture(scope="session")
-def _compilations():
-    return Compilations()  # one for all tests, since JAX has no public way to remove a listener
-
-
 @pytest.fixture
-def compilations(_compilations):
-    """``compilations.count`` is how many programs were compiled since the test or ``compilations.start()`` began."""
-    _compilations.start()
-    return _compilations
+def compilations():
+    """A list that grows by one entry for each program compiled; ``clear()`` starts anew."""
+    with counting_compiles() as compiled:
+        yield compiled

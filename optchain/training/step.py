@@ -15,7 +15,7 @@ from optchain.core.kernels import array_of
 from optchain.core.leaves import safe_increment
 from optchain.core.pair import GradientTransformation, with_extra_args_support
 from optchain.training import checks
-from optchain.tree.reductions import norm
+from optchain.tree.norms import norm
 from optchain.tree.updates import apply_updates
 
 

@@ -13,7 +13,7 @@ from optchain.core.errors import is_number
 from optchain.core.leaves import leafwise
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Numeric
 from optchain.core.value import transform
-from optchain.tree.reductions import scaled_norm, scaled_unit_norm
+from optchain.tree.norms import scaled_norm, scaled_unit_norm
 
 ClipState = EmptyState
 ClipByGlobalNormState = EmptyState

@@ -16,11 +16,11 @@ from optchain.tree.arithmetic import (
     zeros_like as zeros_like,
 )
 from optchain.tree.dtypes import cast as cast, cast_like as cast_like, dtype as dtype
+from optchain.tree.norms import norm as norm
 from optchain.tree.reductions import (
     allclose as allclose,
     max as max,
     min as min,
-    norm as norm,
     size as size,
     sum as sum,
     vdot as vdot,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optchain.core.kernels import canonical, check, dtype_of, kernel, widen
-from tests.core.compiles import counting_compiles
+from tests.compiles import counting_compiles
 
 
 def lerp_rule(u, p, m, *, rate, sharp=False):

@@ -10,13 +10,13 @@ from hypothesis import given, settings, strategies as st
 import optchain
 from optchain import chain, leafwise, scale
 from optchain.core.kernels import kernel
+from tests.compiles import counting_compiles
 from tests.core.averages import (
     PARAMS,
     SlotOnly,
     average,
     average_reference,
 )
-from tests.core.compiles import counting_compiles
 
 # Compilation
 

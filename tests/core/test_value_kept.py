@@ -9,7 +9,7 @@ import numpy as np
 
 import optchain
 from optchain.core.kernels import kernel
-from tests.core.compiles import counting_compiles
+from tests.compiles import counting_compiles
 
 # Compilation
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from optchain.tree.updates import apply_updates, incremental_update, periodic_update
-from tests.core.compiles import counting_compiles
+from tests.compiles import counting_compiles
 
 HALF = (jnp.bfloat16, jnp.float16)
 
