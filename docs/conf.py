@@ -35,6 +35,9 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    alias: alias for alias in ("Numeric", "Schedule", "ScalarOrSchedule", "MaskTree", "jax.typing.ArrayLike")
+}
 autosummary_generate = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

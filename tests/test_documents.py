@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 NOT_EXECUTED = "<!-- not executed -->"
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}) *(?P<info>[^`]*)$")
-TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\[[^\]]*\]\((?!#|\w+:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -89,13 +89,21 @@ def test_links_between_files_lead_somewhere(page):
     assert not missing
 
 
-def test_differences_name_tests_that_exist():
-    references = TEST_REFERENCE.findall((ROOT / "docs" / "differences.md").read_text(encoding="utf-8"))
+def rows_of_differences() -> list[str]:
+    lines = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("|") and not line.startswith(("| difference |", "|---"))]
+
+
+@pytest.mark.parametrize("row", rows_of_differences(), ids=lambda row: row[2:60])
+def test_each_difference_names_tests_that_exist(row):
+    _, difference, reason, tests, _ = row.split("|")
+    assert difference.strip()
+    assert reason.strip()
+    references = TEST_REFERENCE.findall(tests)
     assert references
+    assert tests.count("`") == 2 * len(references)
     for file, function in references:
-        path = ROOT / file
-        assert path.is_file(), file
-        assert not function or f"def {function}(" in path.read_text(encoding="utf-8"), f"{file}::{function}"
+        assert f"\ndef {function}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{function}"
 
 
 class TestReadBlocks:

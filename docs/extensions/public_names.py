@@ -7,14 +7,16 @@
 
 lists the public names of ``optchain`` that are defined below ``optchain.core``, in the order in which the module has
 them: first a table, then each one in full. ``:rooms:`` takes several rooms; ``:constants:`` adds the names that no room
-defines, such as type aliases; without options it takes every public name of the module. A name that a page should
-list and none does is a warning, so that the reference stays complete.
+defines, such as type aliases; without these two it takes every public name of the module. ``:beyond: optchain`` leaves
+out what ``optchain`` publishes by the same name. A name that a page should list and none does is a warning, so that the
+reference stays complete.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import types
 
 from docutils import nodes
@@ -58,16 +60,18 @@ def entry(module: str, name: str, value) -> list[str]:
 
 class PublicNames(Directive):
     required_arguments = 1
-    option_spec = {"rooms": str.split, "constants": directives.flag}  # noqa: RUF012
+    option_spec = {"rooms": str.split, "constants": directives.flag, "beyond": str}  # noqa: RUF012
 
     def run(self):
         module = importlib.import_module(self.arguments[0])
-        chosen = {name: value for name in public_names(module) if self.wants(value := getattr(module, name))}
+        wanted = {name: value for name in public_names(module) if self.wants(value := getattr(module, name))}
+        others = vars(importlib.import_module(self.options["beyond"])) if "beyond" in self.options else {}
+        chosen = {name: value for name, value in wanted.items() if others.get(name) is not value}
         environment = self.state.document.settings.env
         if not hasattr(environment, "published"):
             environment.published = {}
         on_page = environment.published.setdefault(environment.docname, {})
-        on_page.setdefault(module.__name__, set()).update(chosen)
+        on_page.setdefault(module.__name__, set()).update(wanted)
 
         lines = []
         if described := [name for name, value in chosen.items() if is_described(value)]:
@@ -80,7 +84,7 @@ class PublicNames(Directive):
         return container.children
 
     def wants(self, value) -> bool:
-        if not self.options:
+        if not {"rooms", "constants"} & set(self.options):
             return True
         room = room_of(value, self.arguments[0])
         return room in self.options.get("rooms", ()) if room else "constants" in self.options
@@ -106,8 +110,15 @@ def skip_field(app, what, name, member, skip, options):
     return True if type(member).__name__ == "_tuplegetter" else None
 
 
+def plain_aliases(app, what, name, value, options, signature, returned):
+    """Writes the type aliases of ``autodoc_type_aliases`` by their bare names inside unions as well."""
+    plain = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
+    return tuple(text and plain.sub(r"\1", text) for text in (signature, returned))
+
+
 def setup(app):
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-signature", plain_aliases)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("env-purge-doc", purge)
     app.connect("env-check-consistency", report_missing)

@@ -65,7 +65,7 @@ def named_chain(*transforms: tuple[str, GradientTransformation]) -> GradientTran
       *transforms: Pairs of a name and a transform.
 
     Returns:
-      A pair whose state is a `OrderedDict` from each name to the state of its transform.
+      A pair whose state is an `OrderedDict` from each name to the state of its transform.
 
     Raises:
       ValueError: if a name occurs twice.

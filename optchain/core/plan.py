@@ -1,9 +1,10 @@
 """How links run: a plan is a tree of nodes that flattens to atoms, and consecutive leaf rules run in one kernel a leaf.
 
 A node makes a state (`init`), lists its `atoms` in the order in which they run, and converts between its state and one
-state an atom (`unpack`, `pack`). There are four: a leaf rule (`optchain.core.leaves.LeafLink`), a foreign pair
-(`Opaque`), a sequence (`Sequence`) and a part of the tree (`Masked`). Fusion changes nothing but time: running the
-atoms one by one gives the same numbers, up to the rounding of half-precision updates between links.
+state an atom (`unpack`, `pack`). There are five: a leaf rule (`optchain.core.leaves.LeafLink`), a foreign pair
+(`Opaque`), a sequence (`Sequence`), a part of the tree (`Masked`) and nothing (`optchain.core.basic.Nothing`). Fusion
+changes nothing but time: running the atoms one by one gives the same numbers, up to the rounding of half-precision
+updates between links.
 """
 
 from __future__ import annotations

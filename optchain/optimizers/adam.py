@@ -59,7 +59,7 @@ def scale_by_adam(
     Args:
       b1: The decay rate of the average of the updates, a scalar in [0, 1).
       b2: The decay rate of the average of the squares, a scalar in [0, 1).
-      eps: Added to the root, in the unit of the gradient.
+      eps: Added to the root, in the unit of the gradient. At 0 a gradient that has always been zero gives 0 / 0.
       eps_root: Added under the root, in the unit of the squared gradient.
       mu_dtype: What `mu` is stored in; None for the dtype of the parameters.
       nesterov: Whether to look ahead.
@@ -68,6 +68,9 @@ def scale_by_adam(
 
     Returns:
       A pair with a `ScaleByAdamState`.
+
+    Raises:
+      ValueError: if `b1` or `b2` is a Python number that is not in [0, 1).
 
     Example:
       >>> import jax.numpy as jnp, optchain
@@ -84,6 +87,8 @@ def scale_by_adam(
       which makes it larger in effect during the first steps. `nu` stays in float32 for half-precision parameters, where
       an average with ``b2 = 0.999`` could not move. For complex updates `nu` is real.
     """
+    moments.check_rate("scale_by_adam", "b1", b1)
+    moments.check_rate("scale_by_adam", "b2", b2)
 
     def scalars(state):
         t = state.count + 1

@@ -110,6 +110,8 @@ def ema(decay: Numeric, debias: bool = True, accumulator_dtype: Any = None) -> G
       >>> round(float(updates[0]), 5), round(float(state.ema[0]), 5)
       (2.0, 0.2)
     """
+    if debias:
+        moments.check_rate("ema", "decay", decay)
 
     def scalars(state):
         return dict(rate=moments.decay(decay), correction=moments.debias(decay, state.count + 1) if debias else 1.0)

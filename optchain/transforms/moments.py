@@ -34,11 +34,16 @@ def debias(rate: Numeric, count: Numeric) -> jax.Array:
     Raises:
       ValueError: if a Python `rate` is not in [0, 1).
     """
+    check_rate("debias", "rate", rate)
     if isinstance(rate, (int, float)):
-        if not 0 <= rate < 1:
-            raise ValueError(f"debias: a decay rate is in [0, 1), not {rate!r}; correct the rate, or do not debias.")
         return _debias(math.log(rate) if rate else -math.inf, count)
     return _debias(jnp.log(rate), count)
+
+
+def check_rate(name: str, argument: str, rate: Numeric) -> None:
+    """Refuses a decay rate whose bias cannot be corrected; the value of an array is not looked at."""
+    if isinstance(rate, (int, float)) and not 0 <= rate < 1:
+        raise ValueError(f"{name}: {argument} is {rate!r}; the decay rate of an average is in [0, 1).")
 
 
 @jax.jit

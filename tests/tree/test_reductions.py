@@ -114,6 +114,7 @@ def test_mixed_kinds():
     squares = np.array([9, 16, 144, 1, 84**2, 25, 128**2])
     np.testing.assert_allclose(tree.norm(x), np.sqrt(squares.sum()), rtol=1e-7)
     assert tree.norm(x, squared=True) == squares.sum()
+    assert tree.norm(jnp.arange(3), squared=True).dtype == jnp.float32
     assert tree.norm(x, 1) == 3 + 4 + 12 + 1 + 84 + 5 + 128
     assert tree.norm(x, jnp.inf) == 128
 
