@@ -268,7 +268,22 @@ def concrete(name: str, numbers: dict[str, Any], leaves: list) -> dict[str, Any]
 
 @jax.jit
 def safe_increment(count: jax.typing.ArrayLike) -> jax.Array:
-    """``count + 1``, staying at the largest value of the dtype instead of overflowing."""
+    """Adds one to a count, which stays at the largest value of its dtype instead of overflowing.
+
+    Args:
+      count: A scalar of an integer or floating dtype.
+
+    Returns:
+      The next count, in the same dtype.
+
+    Raises:
+      ValueError: for any other dtype.
+
+    Example:
+      >>> import jax.numpy as jnp, optchain
+      >>> optchain.safe_increment(jnp.int32(3)).item(), optchain.safe_increment(jnp.int32(2**31 - 1)).item()
+      (4, 2147483647)
+    """
     count = jnp.asarray(count)
     if jnp.issubdtype(count.dtype, jnp.integer):
         top = jnp.iinfo(count.dtype).max

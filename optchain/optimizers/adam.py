@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from optchain.core.chain import chain
-from optchain.core.leaves import Slot, leafwise
+from optchain.core.leaves import Slot, leafwise, safe_increment
 from optchain.core.masks import MaskTree
 from optchain.core.pair import GradientTransformationExtraArgs, Numeric, ScalarOrSchedule
 from optchain.core.value import transform
@@ -91,13 +91,13 @@ def scale_by_adam(
     moments.check_rate("scale_by_adam", "b2", b2)
 
     def scalars(state):
-        t = state.count + 1
+        t = safe_increment(state.count)
         return dict(
             b1=moments.decay(b1),
             b2=moments.decay(b2),
             eps=eps,
             eps_root=eps_root,
-            debias_mu=moments.debias(b1, t + 1 if nesterov else t),
+            debias_mu=moments.debias(b1, safe_increment(t) if nesterov else t),
             debias_u=moments.debias(b1, t) if nesterov else None,
             debias_nu=moments.debias(b2, t),
         )

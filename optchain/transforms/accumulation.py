@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optchain.core.leaves import Slot, leafwise
+from optchain.core.leaves import Slot, leafwise, safe_increment
 from optchain.core.pair import GradientTransformationExtraArgs, Numeric
 from optchain.core.value import transform
 from optchain.transforms import moments
@@ -114,6 +114,8 @@ def ema(decay: Numeric, debias: bool = True, accumulator_dtype: Any = None) -> G
         moments.check_rate("ema", "decay", decay)
 
     def scalars(state):
-        return dict(rate=moments.decay(decay), correction=moments.debias(decay, state.count + 1) if debias else 1.0)
+        return dict(
+            rate=moments.decay(decay), correction=moments.debias(decay, safe_increment(state.count)) if debias else 1.0
+        )
 
     return leafwise(ema_rule, EmaState, slots=dict(ema=Slot(accumulator_dtype)), scalars=scalars, sign=+1)

@@ -300,3 +300,12 @@ def test_a_decay_rate_out_of_range_is_refused_by_name(argument, rate):
 def test_a_decay_rate_of_zero_keeps_nothing_of_the_past():
     updates = run(oc.scale_by_adam(b1=0.0, b2=0.0), jnp.array([[3.0], [-0.5]]))[0]
     np.testing.assert_allclose(updates, [[1.0], [-1.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_last_count_goes_on(nesterov):
+    tx = oc.scale_by_adam(nesterov=nesterov)
+    state = tx.init(jnp.zeros(1))._replace(count=jnp.int32(2**31 - 1), mu=jnp.ones(1), nu=jnp.ones(1))
+    updates, state = tx.update(jnp.ones(1), state)
+    np.testing.assert_allclose(updates, [1.0], rtol=1e-6)
+    assert state.count == 2**31 - 1
