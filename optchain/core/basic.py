@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optchain.core.leaves import check_params
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info, init_empty_state
 from optchain.core.plan import Node, pair_of
 from optchain.core.value import transform
@@ -120,6 +121,7 @@ def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformat
         del state, extra_args
         if params is None:
             return jax.tree.map(lambda u: f(u, None), updates), EmptyState()
+        check_params("stateless_with_tree_map", updates, params)
         return jax.tree.map(f, updates, params), EmptyState()
 
     return GradientTransformationExtraArgs.build(init_empty_state, update, Info())

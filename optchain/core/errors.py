@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 
 def describe(value: Any) -> str:
@@ -96,11 +97,25 @@ def shape_mismatch(name: str, what: str, tree: Any, against: str, reference: Any
     )
 
 
-def wrong_state(name: str, field: str, state: Any) -> ValueError:
-    return ValueError(
-        f"{name}: the state has no field {field!r}; found {_kind(state)}. "
-        "Pass the state that init or the last update of this very transform returned."
+def kind_mismatch(name: str, what: str, tree: Any, against: str, reference: Any, squared: bool) -> TypeError:
+    """For leaves of which one is real and the other complex, or for squared magnitudes that are not real."""
+    pairs = zip(paths(tree), paths(reference), strict=True)
+    path, a, b = next(
+        (p, a, b) for (p, a), (_, b) in pairs if np.iscomplexobj(b) != (np.iscomplexobj(a) and not squared)
     )
+    wanted = "it must be real" if squared else "both must be real, or both complex"
+    return TypeError(f"{name}: {what} {at(path)} is {describe(a)} and {against} there is {describe(b)}; {wanted}.")
+
+
+def check_state(name: str, fields: tuple[str, ...], state: Any) -> None:
+    """Refuses a state that lacks one of the fields, or that holds something where there are none."""
+    remedy = "Pass the state that init or the last update of this very transform returned."
+    for field in fields:
+        # By the class: every tuple has the methods count and index.
+        if field not in getattr(type(state), "_fields", ()):
+            raise ValueError(f"{name}: the state has no field {field!r}; found {_kind(state)}. {remedy}")
+    if not fields and jax.tree_util.tree_leaves(state):
+        raise ValueError(f"{name}: the state must be empty; found {_kind(state)}. {remedy}")
 
 
 def _kind(state: Any) -> str:
@@ -129,6 +144,13 @@ def check_pair(name: str, argument: Any, value: Any) -> None:
 def is_number(value: Any) -> bool:
     """Python numbers count as float leaves; bools do not."""
     return isinstance(value, (int, float, complex)) and not isinstance(value, bool)
+
+
+def known(value: Any) -> float | None:
+    """A real number, or a concrete array of one, as a float; None for what is only known when the program runs."""
+    if isinstance(value, (Tracer, complex)) or np.shape(value) or value is None:
+        return None
+    return None if np.iscomplexobj(value) else float(value)
 
 
 def is_inexact(value: Any) -> bool:

@@ -28,6 +28,10 @@ def kernel(program: tuple[tuple[Callable, tuple, str], ...]) -> Callable:
             scalars = jax.tree.map(lambda v: widen(v, real), values)
             out = rule(x, p, *(widen(s, real) for s in row), **scalars, **dict(static))
             x, *rest = out if isinstance(out, tuple) else (out,)
+            if len(rest) != len(row):
+                raise TypeError(
+                    f"{name}: the rule returned {1 + len(rest)} values; it must return the update and {len(row)} slots."
+                )
             for made, old in zip((x, *rest), (u, *row), strict=True):
                 check(name, made, old)
             new.append(tuple(lax.convert_element_type(made, old.dtype) for made, old in zip(rest, row, strict=True)))
@@ -51,6 +55,8 @@ def widen(x: Any, real: Any) -> jax.Array:
 
 def check(name: str, made: jax.Array, old: jax.Array) -> None:
     """Refuses a result of a rule that cannot take the place of what it was made from."""
+    if not hasattr(made, "shape"):
+        raise TypeError(f"{name}: the rule returned {errors.describe(made)} for {errors.describe(old)}, not an array.")
     if made.shape != old.shape:
         raise ValueError(
             f"{name}: the rule made {errors.describe(made)} from {errors.describe(old)}; it must keep the shape."

@@ -7,13 +7,16 @@ counts steps, checks the trees, and runs the function as one compiled kernel a l
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from optchain.core import errors
@@ -144,6 +147,9 @@ class LeafLink(Node):
         leaves, treedef = jax.tree.flatten(params)
         if not all(map(errors.is_inexact, leaves)):
             raise errors.not_a_leaf(self.label, "parameter", params)
+        for name, slot in self.slots.items():
+            if slot.dtype is not None and not jnp.issubdtype(slot.dtype, jnp.floating):
+                raise TypeError(f"{self.label}: {name} cannot be stored in {slot.dtype}; pass a floating dtype.")
         fields = {k: treedef.unflatten([slot.make(p) for p in leaves]) for k, slot in self.slots.items()}
         if self.counter:
             fields[self.counter] = jnp.zeros([], jnp.int32)
@@ -161,6 +167,8 @@ class LeafLink(Node):
         order = sorted(range(len(atoms)), key=lambda k: not atoms[k].needs_params)
         ready = {k: atoms[k].open(states[k], updates, params) for k in order}
         opened = [ready[k] for k in range(len(atoms))]
+        if params is not None and not atoms[order[0]].needs_params:
+            check_params(self.label, updates, params)
         pending = [iter(o.rows) for o in opened]
         done: list[list[tuple]] = [[] for _ in atoms]
         # One entry for each set of links that some leaf sees; without masks there is one.
@@ -182,9 +190,7 @@ class LeafLink(Node):
 
     def open(self, state: Any, updates: Any, params: Any) -> Open:
         """Checks updates, state and parameters against each other and computes the scalars of one step."""
-        for field in (*self.slots, *((self.counter,) if self.counter else ())):
-            if not hasattr(state, field):
-                raise errors.wrong_state(self.label, field, state)
+        errors.check_state(self.label, (*self.slots, *((self.counter,) if self.counter else ())), state)
         if not self.needs_params:
             params = None
         elif params is None:
@@ -201,9 +207,9 @@ class LeafLink(Node):
         leaves, treedef = jax.tree.flatten(updates)
         if not all(map(errors.is_inexact, leaves)):
             raise errors.not_a_leaf(self.label, "gradient", updates)
-        needed = match(self.label, updates, leaves, treedef, "params", params) if self.needs_params else repeat(None)
-        trees = {name: getattr(state, name) for name in self.slots}
-        slots = [match(self.label, updates, leaves, treedef, name, tree) for name, tree in trees.items()]
+        against = functools.partial(match, self.label, updates, leaves, treedef)
+        needed = against("params", params) if self.needs_params else repeat(None)
+        slots = [against(name, getattr(state, name), slot.squared) for name, slot in self.slots.items()]
         numbers = dict(self.scalars(state)) if self.scalars else {}
         if self.tree_scalars:
             numbers |= self.tree_scalars(updates, state, params)
@@ -240,15 +246,40 @@ class Open:
         return self.state._replace(**new) if new else self.state
 
 
-def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: Any) -> list:
-    """The leaves of `tree`, which must have the structure and the shapes of `updates`."""
+def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: Any, squared: bool = False) -> list:
+    """The leaves of `tree`, which must be of the structure, the shapes and the kind of those of `updates`.
+
+    The kind is real or complex; squared magnitudes are real.
+    """
     column, structure = jax.tree.flatten(tree)
     if structure != treedef:
         raise errors.structure_mismatch(name, "updates", updates, what, tree)
+    if not all(map(errors.is_inexact, column)):
+        raise errors.not_a_leaf(name, what, tree)
     for u, x in zip(leaves, column, strict=True):
         if getattr(u, "shape", ()) != getattr(x, "shape", ()):
             raise errors.shape_mismatch(name, "updates", updates, what, tree)
+        if np.iscomplexobj(x) != (np.iscomplexobj(u) and not squared):
+            raise errors.kind_mismatch(name, "updates", updates, what, tree, squared)
     return column
+
+
+def check_params(name: str, updates: Any, params: Any) -> None:
+    """Refuses parameters of another structure or shape than the updates, for links that do not read them.
+
+    A None among the updates may face anything, since nothing happens there.
+    """
+    given = params
+    if jax.tree.structure(params) != jax.tree.structure(updates):
+        leaves, treedef = jax.tree.flatten(updates, is_leaf=lambda x: x is None)
+        with contextlib.suppress(ValueError):  # the trees part further up
+            faced = zip(leaves, treedef.flatten_up_to(params), strict=True)
+            params = treedef.unflatten([None if u is None else p for u, p in faced])
+        if jax.tree.structure(params) != jax.tree.structure(updates):
+            raise errors.structure_mismatch(name, "updates", updates, "params", given)
+    for u, p in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+        if getattr(u, "shape", ()) != getattr(p, "shape", ()):
+            raise errors.shape_mismatch(name, "updates", updates, "params", params)
 
 
 def concrete(name: str, numbers: dict[str, Any], leaves: list) -> dict[str, Any]:

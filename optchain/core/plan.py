@@ -18,7 +18,13 @@ import jax
 
 from optchain.core import errors
 from optchain.core.masks import MaskTree, merge, resolve, select
-from optchain.core.pair import GradientTransformation, GradientTransformationExtraArgs, Info, takes_extra_args
+from optchain.core.pair import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Info,
+    takes_extra_args,
+    with_extra_args_support,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,8 +168,7 @@ class Masked(Node):
         return MaskedState(self.node.init(select(resolve(self.mask, params, self.name or "masked"), params)))
 
     def unpack(self, state):
-        if not hasattr(state, "inner_state"):
-            raise errors.wrong_state(self.name or "masked", "inner_state", state)
+        errors.check_state(self.name or "masked", ("inner_state",), state)
         return self.node.unpack(state.inner_state)
 
     def pack(self, states):
@@ -190,6 +195,9 @@ def pair_of(node: Node, info: Info) -> GradientTransformationExtraArgs:
 
 def named(pair: GradientTransformationExtraArgs, name: str) -> GradientTransformationExtraArgs:
     """The same pair with `name` in its messages, and nothing recorded."""
+    errors.check_pair(name, "of the builder, what it returned,", pair)
+    if not isinstance(pair, GradientTransformationExtraArgs):
+        pair = with_extra_args_support(pair)
     info = dataclasses.replace(pair.info, call=None)
     if info.plan is None:
         return GradientTransformationExtraArgs.build(pair.init, pair.update, info)

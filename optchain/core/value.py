@@ -160,6 +160,7 @@ def _recording(
             raise TypeError(f"{builder.__name__}: {error}; call it as {builder.__name__}{_bare(signature)}.") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
+            _check(builder, name, signature.parameters[name].annotation, value)
             bound.arguments[name] = _dtype(builder, name, value) if name.endswith("dtype") else _own(value)
         try:
             key = (wrapper, tuple(_key(v) for v in bound.arguments.values()))
@@ -188,6 +189,19 @@ def _bare(signature: inspect.Signature) -> inspect.Signature:
     """The signature without its annotations."""
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     return inspect.Signature(bare)
+
+
+def _check(builder: Callable, name: str, annotation: Any, value: Any) -> None:
+    """Refuses an argument that is not what the annotation of a number or a schedule says."""
+    kinds = [kind.strip() for kind in annotation.split("|")] if isinstance(annotation, str) else []
+    number = hasattr(value, "dtype") or isinstance(value, (bool, numbers.Number))
+    wanted = {"Numeric": number, "Schedule": callable(value), "ScalarOrSchedule": number or callable(value)}
+    allowed = [wanted[kind] for kind in kinds if kind in wanted]
+    if not allowed or any(allowed) or (value is None and "None" in kinds):
+        return
+    what = {"Numeric": "a number", "Schedule": "a schedule", "ScalarOrSchedule": "a number or a schedule"}
+    expected = next(what[kind] for kind in kinds if kind in what)
+    raise TypeError(f"{builder.__name__}: {name} is {value!r}; pass {expected}.")
 
 
 def _dtype(builder: Callable, name: str, value: Any) -> np.dtype | None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from optchain.core.errors import is_number
+from optchain.core.errors import known
 from optchain.core.leaves import leafwise
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Numeric
 from optchain.core.value import transform
@@ -281,10 +282,11 @@ def per_example_global_norm_clip(grads: Any, l2_norm_clip: Numeric) -> tuple[Any
     References:
       Abadi et al., Deep Learning with Differential Privacy, arXiv:1607.00133.
     """
+    check_limit("per_example_global_norm_clip", "l2_norm_clip", l2_norm_clip)
     grads = _examples("per_example_global_norm_clip", grads)
     root, inverse = jax.vmap(scaled_norm)(grads)
     factors = limit_factors(root, inverse, l2_norm_clip)
-    return jax.tree.map(lambda g: _sum_clipped(g, *factors), grads), jnp.sum(root > l2_norm_clip * inverse)
+    return jax.tree.map(lambda g: _sum_clipped(g, *factors), grads), jnp.sum(~(root <= l2_norm_clip * inverse))
 
 
 def per_example_layer_norm_clip(grads: Any, global_l2_norm_clip: Numeric, uniform: bool = True) -> tuple[Any, Any]:
@@ -313,16 +315,17 @@ def per_example_layer_norm_clip(grads: Any, global_l2_norm_clip: Numeric, unifor
     References:
       McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963.
     """
+    check_limit("per_example_layer_norm_clip", "global_l2_norm_clip", global_l2_norm_clip)
     grads = _examples("per_example_layer_norm_clip", grads)
     leaves, treedef = jax.tree.flatten(grads)
-    size = sum(g.size for g in leaves)
+    size = max(sum(g.size for g in leaves), 1)
     sums, counts = [], []
     for g in leaves:
         share = 1 / len(leaves) if uniform else g.size / size
         limit = global_l2_norm_clip * math.sqrt(share)
         root, inverse = jax.vmap(scaled_norm)(g)
         sums.append(_sum_clipped(g, *limit_factors(root, inverse, limit)))
-        counts.append(jnp.sum(root > limit * inverse))
+        counts.append(jnp.sum(~(root <= limit * inverse)))
     return treedef.unflatten(sums), treedef.unflatten(counts)
 
 
@@ -336,16 +339,17 @@ def _sum_clipped(g: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array
 def _examples(name: str, grads: Any) -> Any:
     grads = jax.tree.map(lambda g: jnp.asarray(g) * 1.0, grads)  # integers become floating
     sizes = {g.shape[:1] for g in jax.tree.leaves(grads)}
-    if len(sizes) > 1 or () in sizes:
+    if len(sizes) != 1 or () in sizes:
         raise ValueError(
             f"{name}: every leaf needs the examples on axis 0, but the sizes there are "
-            f"{', '.join(sorted(str(s[0]) if s else 'none' for s in sizes))}; "
+            f"{', '.join(sorted(str(s[0]) if s else 'none' for s in sizes)) or 'those of no leaf at all'}; "
             "make per-example gradients with jax.vmap(jax.grad(...))."
         )
     return grads
 
 
 def check_limit(name: str, argument: str, value: Numeric) -> None:
-    """Refuses a negative or missing bound; the value of an array is not looked at."""
-    if value is None or (is_number(value) and not value >= 0):  # pyright: ignore[reportOperatorIssue]
+    """Refuses a bound that is complex, no scalar, or negative; a traced one is only known when the program runs."""
+    limit = known(value)
+    if value is None or np.iscomplexobj(value) or np.shape(value) or (limit is not None and not limit >= 0):
         raise ValueError(f"{name}: {argument} must be a number of at least 0, not {value!r}.")

@@ -94,6 +94,8 @@ def partition(
       >>> updates["w"].item(), updates["b"].item()
       (-0.5, 0.0)
     """
+    if not isinstance(transforms, Mapping):
+        raise TypeError(f"partition: transforms is {transforms!r}; pass a mapping from labels to transforms.")
     labels = list(transforms)
     for label, tx in transforms.items():
         errors.check_pair("partition", repr(label), tx)
@@ -102,7 +104,7 @@ def partition(
         def mask(tree: Any) -> Any:
             found = param_labels(tree) if is_mask_function(param_labels) else param_labels
             for path, value in jax.tree_util.tree_leaves_with_path(found):
-                if value not in transforms:
+                if not isinstance(value, Hashable) or value not in transforms:
                     raise ValueError(
                         f"partition: the label {errors.at(path)} is {value!r}, and there is no transform for it; "
                         f"the labels with one are {labels}."
@@ -118,8 +120,7 @@ def partition(
     )
 
     def spread(state: Any, name: str) -> list:
-        if not hasattr(state, "inner_states"):
-            raise errors.wrong_state(name, "inner_states", state)
+        errors.check_state(name, ("inner_states",), state)
         if set(state.inner_states) != set(labels):
             raise errors.wrong_chain_state(name, tuple(map(str, labels)), state.inner_states)
         return [state.inner_states[label] for label in labels]

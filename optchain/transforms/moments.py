@@ -37,7 +37,7 @@ def debias(rate: Numeric, count: Numeric) -> jax.Array:
     check_rate("debias", "rate", rate)
     if isinstance(rate, (int, float)):
         return _debias(math.log(rate) if rate else -math.inf, count)
-    return _debias(jnp.log(rate), count)
+    return _debias_array(rate, count)
 
 
 def check_rate(name: str, argument: str, rate: Numeric) -> None:
@@ -49,6 +49,13 @@ def check_rate(name: str, argument: str, rate: Numeric) -> None:
 @jax.jit
 def _debias(log_rate, count):
     return -1 / jnp.expm1(count * log_rate)
+
+
+@jax.jit
+def _debias_array(rate, count):
+    # Accurate for rates near 1 in the one form, differentiable at 0 in the other.
+    small = rate < 0.5
+    return jnp.where(small, 1 / (1 - rate**count), -1 / jnp.expm1(count * jnp.log(jnp.where(small, 0.5, rate))))
 
 
 def abs_sq(x: jax.Array) -> jax.Array:

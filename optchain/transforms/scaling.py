@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 
 from optchain.core.basic import identity
-from optchain.core.errors import is_number
+from optchain.core.errors import known
 from optchain.core.leaves import leafwise
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Numeric, ScalarOrSchedule, Schedule
 from optchain.core.value import transform
@@ -115,12 +116,11 @@ def scale_by_learning_rate(
     return leafwise(
         scale_rule,
         scalars=lambda state: dict(step_size=flip * learning_rate),
-        sign=flip if sign is None else flip * sign,  # an array is taken to be positive
+        sign=flip if sign is None else flip * sign,  # what is not known yet is taken to be positive, as a schedule is
     )
 
 
 def sign_of(number: Numeric) -> int | None:
-    """The sign of a Python number; None for an array, whose value may not be known yet."""
-    if not is_number(number) or isinstance(number, complex):
-        return None
-    return int(number > 0) - int(number < 0)  # pyright: ignore[reportOperatorIssue]
+    """The sign of a real number, or None if it is not known yet."""
+    value = known(number)
+    return None if value is None or math.isnan(value) else int(value > 0) - int(value < 0)

@@ -69,3 +69,13 @@ def test_safe_sqrt():
     slope = jax.vmap(jax.grad(moments.safe_sqrt))(x[:3])
     np.testing.assert_array_equal(slope, [0.0, 0.25, 1.0])
     assert np.isnan(moments.safe_sqrt(jnp.array([np.nan, -1.0]))).all()
+
+
+@pytest.mark.parametrize(
+    ("rate", "count"), [(0.0, 1), (0.0, 2), (0.3, 1), (0.3, 5), (0.7, 3), (0.999, 1), (0.999, 100)]
+)
+def test_debias_of_an_array_and_its_derivative(rate, count):
+    value, slope = jax.value_and_grad(moments.debias)(jnp.float32(rate), count)
+    rate = float(np.float32(rate))
+    np.testing.assert_allclose(value, 1 / (1 - rate**count), rtol=3e-5)
+    np.testing.assert_allclose(slope, count * rate ** (count - 1) / (1 - rate**count) ** 2, rtol=1e-4)

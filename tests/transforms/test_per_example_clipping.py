@@ -69,3 +69,22 @@ def test_an_example_that_is_not_finite_is_seen(clip):
 def test_unequal_batches_are_refused(clip, grads):
     with pytest.raises(ValueError, match=f"{clip.__name__}: .* axis 0"):
         clip({k: jnp.ones(shape) for k, shape in grads.items()}, 1.0)
+
+
+@pytest.mark.parametrize("clip", [oc.per_example_global_norm_clip, oc.per_example_layer_norm_clip])
+@pytest.mark.parametrize("limit", [-1.0, np.float32(-1), None, jnp.ones(2)])
+def test_limits_are_numbers_of_at_least_zero(clip, limit):
+    with pytest.raises(ValueError, match=f"{clip.__name__}: .* at least 0"):
+        clip([jnp.array([[3.0, 4.0]])], limit)
+
+
+@pytest.mark.parametrize("clip", [oc.per_example_global_norm_clip, oc.per_example_layer_norm_clip])
+def test_no_leaf_is_no_batch(clip):
+    with pytest.raises(ValueError, match=f"{clip.__name__}: every leaf needs the examples on axis 0"):
+        clip([], 1.0)
+
+
+def test_an_example_that_is_not_finite_counts_and_shows():
+    total, count = oc.per_example_global_norm_clip(jnp.array([[np.nan], [0.5]]), 1.0)
+    assert np.isnan(total).all()
+    assert int(count) == 1

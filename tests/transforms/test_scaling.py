@@ -59,11 +59,14 @@ def test_scale_passes_what_is_not_finite(bad):
         (oc.scale(2.0), 1),
         (oc.scale(-2), -1),
         (oc.scale(0.0), 0),
-        (oc.scale(jnp.float32(2.0)), None),
+        (oc.scale(jnp.float32(2.0)), 1),
+        (oc.scale(np.float32(-2.0)), -1),
+        (oc.scale(2j), None),
         (oc.scale_by_learning_rate(0.1), -1),
         (oc.scale_by_learning_rate(-0.1), 1),
         (oc.scale_by_learning_rate(0.1, flip_sign=False), 1),
         (oc.scale_by_learning_rate(jnp.float32(0.1)), -1),
+        (oc.scale_by_learning_rate(np.float32(-0.1)), 1),
         (oc.scale_by_learning_rate(oc.constant_schedule(0.1)), -1),
         (oc.scale_by_learning_rate(), 1),
         (oc.scale_by_schedule(oc.constant_schedule(0.1)), None),
@@ -110,3 +113,15 @@ def test_schedule_under_jit():
     for expected in (-1.0, -0.5, -0.25):
         u, state = update(g, state)
         np.testing.assert_allclose(u, [expected], rtol=1e-6)
+
+
+def test_the_sign_of_a_traced_number_is_not_known_yet():
+    signs = []
+
+    @jax.jit
+    def build(rate):
+        signs.extend([oc.scale(rate).sign, oc.sgd(rate).sign])
+        return rate
+
+    build(0.1)
+    assert signs == [None, -1]  # a learning rate is taken to be positive
