@@ -192,18 +192,19 @@ def _derivative(groups: list[jax.Array], dots: list[jax.Array]) -> tuple[jax.Arr
 
 def _sum_squares(groups: list[jax.Array], factor: jax.Array | None = None) -> jax.Array:
     """The sum of the squares of all entries times `factor`, in the widest dtype of the groups, float32 or wider."""
-    wide = any(jnp.finfo(x.dtype).bits == 64 for x in groups)
-    sums = (_sum_of_squares(x, factor, jnp.float64 if wide else jnp.float32) for x in groups)
-    return functools.reduce(lax.add, sums) if groups else jnp.zeros([], jnp.float32)
+    dtype = jnp.float64 if any(jnp.finfo(x.dtype).bits == 64 for x in groups) else jnp.float32
+    sums = []
+    for x in groups:
+        for part in (x.real, x.imag) if jnp.iscomplexobj(x) else (x,):
+            sums.append(_sum_of_squares(part, dtype) if factor is None else _sum_of_scaled_squares(part, factor, dtype))
+    return functools.reduce(lax.add, sums) if sums else jnp.zeros([], jnp.float32)
+
+
+def _sum_of_squares(x: jax.Array, dtype: Any) -> jax.Array:
+    return lax.reduce_sum(lax.square(lax.convert_element_type(x, dtype)), tuple(range(x.ndim)))
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _sum_of_squares(x: jax.Array, factor: jax.Array | None, dtype: Any) -> jax.Array:
-    sums = []
-    for part in (x.real, x.imag) if jnp.iscomplexobj(x) else (x,):
-        part = part.astype(dtype)
-        if factor is not None:
-            # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
-            part = part * lax.optimization_barrier((factor, x))[0]
-        sums.append(jnp.sum(lax.square(part)))
-    return functools.reduce(lax.add, sums)
+def _sum_of_scaled_squares(x: jax.Array, factor: jax.Array, dtype: Any) -> jax.Array:
+    # The barrier keeps XLA from sharing one broadcast of the factor among the groups, which would take memory.
+    return _sum_of_squares(lax.convert_element_type(x, dtype) * lax.optimization_barrier((factor, x))[0], dtype)
