@@ -23,7 +23,7 @@ def check_call(loss_fn: Any, tx: Any, metrics: Any) -> None:
             f"{NAME}: {tx!r} keeps the sign of the gradient, so its steps would climb the loss. "
             "End the chain with scale_by_learning_rate(...), which flips the sign, or use an optimizer, as sgd(...)."
         )
-    if isinstance(metrics, str) or any(name not in METRICS for name in metrics):
+    if not isinstance(metrics, (tuple, list)) or any(name not in METRICS for name in metrics):
         raise ValueError(
             f"{NAME}: metrics={metrics!r} is not a tuple of known names, which are {', '.join(map(repr, METRICS))}. "
             "The loss is always reported, and so is aux with has_aux=True."

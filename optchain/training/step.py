@@ -53,7 +53,8 @@ def compile_train(
       tx: The optimizer, a pair of this library, of another one, or written by hand.
       has_aux: Whether `loss_fn` returns ``(loss, aux)``; `aux` is a pytree of arrays.
       donate: Whether a step may overwrite the state that it is given, which saves the memory of a second copy. The old
-        state is then gone. Ignored where the step is called inside ``jax.jit`` or ``jax.lax.scan``.
+        state is then gone. Ignored where the step is called inside ``jax.jit`` or ``jax.lax.scan``; under ``jax.vmap``
+        alone JAX warns that it cannot donate, so pass False there.
       metrics: What to report beside the loss, from ``"grad_norm"`` and ``"update_norm"``: the global norms of the
         gradient and of the update. What is not asked for is not computed.
 

@@ -37,7 +37,7 @@ def test_arguments_of_the_wrong_kind():
         compile_train(squared_error, optchain.sgd)
     with pytest.raises(TypeError, match="loss_fn is a value of type int"):
         compile_train(3, optchain.sgd(0.1))
-    for metrics in ("grad_norm", ("norm",), ("grad_norm", 1), ("loss",)):
+    for metrics in ("grad_norm", ("norm",), ("grad_norm", 1), ("loss",), None):
         with pytest.raises(ValueError, match="'grad_norm', 'update_norm'"):
             compile_train(squared_error, optchain.sgd(0.1), metrics=metrics)
 
