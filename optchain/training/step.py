@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 
 from optchain.core.kernels import array_of
 from optchain.core.leaves import safe_increment
@@ -111,7 +112,7 @@ class TrainStep:
         """
         checks.check_params(params)
         params = _fresh(jax.tree.map(array_of, params))
-        return TrainState(params, _fresh(self.tx.init(params)), jnp.zeros([], jnp.int32))
+        return _beside(params, TrainState(params, _fresh(self.tx.init(params)), jnp.zeros([], jnp.int32)))
 
     def __call__(self, state: TrainState, *batch: Any) -> tuple[TrainState, dict[str, Any]]:
         """Makes one step.
@@ -174,6 +175,19 @@ class TrainStep:
             return new, report
 
         return jax.jit(train_step, donate_argnums=0 if self.donate else ())
+
+
+def _beside(params: Any, state: TrainState) -> TrainState:
+    """The state with what lies on one device, such as counts, on the whole mesh of the parameters.
+
+    A step returns it there, and would be compiled a second time for it.
+    """
+    shardings = [x.sharding for x in jax.tree.leaves(params) if not isinstance(x, Tracer)]
+    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and len(s.device_set) > 1]
+    if not meshes:
+        return state
+    everywhere = NamedSharding(meshes[0], PartitionSpec())
+    return jax.tree.map(lambda x: x if len(x.sharding.device_set) > 1 else jax.device_put(x, everywhere), state)
 
 
 def _fresh(tree: Any) -> Any:

@@ -377,3 +377,18 @@ def test_a_state_continues_after_pickling():
     for a, b in zip(jax.tree.leaves(straight), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(a, b)
     assert step.compilations == 1
+
+
+@pytest.mark.parametrize("spec", [jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()])
+def test_sharded_parameters_compile_once(spec):
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
+    w = jax.device_put(jnp.arange(8.0), jax.sharding.NamedSharding(mesh, spec))
+    step = optchain.compile_train(
+        lambda p: jnp.sum(p["w"] ** 2), optchain.chain(optchain.clip(1.0), optchain.adam(0.1))
+    )
+    state = step.init({"w": w})
+    for _ in range(3):
+        state, _ = step(state)
+    assert step.compilations == 1
+    assert state.params["w"].sharding.is_equivalent_to(w.sharding, 1)
+    np.testing.assert_allclose(np.asarray(state.params["w"])[1:], np.arange(1.0, 8.0) - 0.3, atol=1e-5)
