@@ -22,7 +22,7 @@ def kernel(program: tuple[tuple[Callable, tuple, str], ...]) -> Callable:
     """
 
     def apply(u, p, slots, numbers):
-        real = compute_dtype(u, *(() if p is None else (p,)), *(x for row in slots for x in row))
+        real = compute_dtype(*(x.dtype for x in (u, p, *(s for row in slots for s in row)) if x is not None))
         x, p, new = widen(u, real), None if p is None else widen(p, real), []
         for (rule, static, name), row, values in zip(program, slots, numbers, strict=True):
             scalars = jax.tree.map(lambda v: widen(v, real), values)
@@ -40,9 +40,9 @@ def kernel(program: tuple[tuple[Callable, tuple, str], ...]) -> Callable:
     return jax.jit(apply)
 
 
-def compute_dtype(*arrays: jax.Array) -> Any:
-    """The real dtype in which arrays are computed with: float64 if one of them is as wide, else float32."""
-    floating = (x.dtype for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
+def compute_dtype(*dtypes: Any) -> Any:
+    """The real dtype in which arrays of these dtypes are computed with: float64 if one is as wide, else float32."""
+    floating = (dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact))
     return jnp.float64 if any(jnp.finfo(dtype).bits == 64 for dtype in floating) else jnp.float32
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from optchain.core import errors
-from optchain.core.kernels import array_of, canonical, dtype_of, kernel
+from optchain.core.kernels import array_of, canonical, compute_dtype, dtype_of, kernel
 from optchain.core.masks import MaskTree, flags, resolve, select
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info
 from optchain.core.plan import Node, pair_of
@@ -45,7 +45,7 @@ class Slot:
     def dtype_for(self, dtype: Any) -> Any:
         """The dtype stored for a parameter of `dtype`."""
         if self.squared:
-            return canonical(self.dtype or (jnp.float64 if jnp.finfo(dtype).bits == 64 else jnp.float32))
+            return canonical(self.dtype or compute_dtype(dtype))
         if self.dtype is None:
             return dtype
         wanted = canonical(self.dtype)

@@ -98,7 +98,7 @@ class GradientTransformation(NamedTuple):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """The arguments of the call that built the pair, defaults included."""
-        return dict(self.info.call.arguments) if self.info.call else {}
+        return self.info.call.arguments if self.info.call else {}
 
     @property
     def links(self) -> tuple[GradientTransformation, ...]:

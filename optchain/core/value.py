@@ -113,7 +113,7 @@ class RecordedSchedule:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        return dict(self.call.arguments)
+        return self.call.arguments
 
     def __call__(self, count: jax.typing.ArrayLike) -> jax.typing.ArrayLike:
         return self._function(count)
@@ -151,6 +151,7 @@ def _recording(
 ) -> Callable[P, Any]:
     """The builder with its calls recorded: `prepare` takes what it made, `seal` returns that with its call."""
     signature = inspect.signature(builder)
+    kinds = {name: _kinds(parameter.annotation) for name, parameter in signature.parameters.items()}
 
     @functools.wraps(builder)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -160,7 +161,7 @@ def _recording(
             raise TypeError(f"{builder.__name__}: {error}; call it as {builder.__name__}{_bare(signature)}.") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            _check(builder, name, signature.parameters[name].annotation, value)
+            _check(builder, name, kinds[name], value)
             bound.arguments[name] = _dtype(builder, name, value) if name.endswith("dtype") else _own(value)
         try:
             key = (wrapper, tuple(_key(v) for v in bound.arguments.values()))
@@ -191,17 +192,25 @@ def _bare(signature: inspect.Signature) -> inspect.Signature:
     return inspect.Signature(bare)
 
 
-def _check(builder: Callable, name: str, annotation: Any, value: Any) -> None:
-    """Refuses an argument that is not what the annotation of a number or a schedule says."""
+# What the annotations of numbers and schedules ask for.
+_EXPECTED = {"Numeric": "a number", "Schedule": "a schedule", "ScalarOrSchedule": "a number or a schedule"}
+
+
+def _kinds(annotation: Any) -> list[str]:
+    """The parts of an annotation of a number or a schedule; empty for any other."""
     kinds = [kind.strip() for kind in annotation.split("|")] if isinstance(annotation, str) else []
-    number = hasattr(value, "dtype") or isinstance(value, (bool, numbers.Number))
-    wanted = {"Numeric": number, "Schedule": callable(value), "ScalarOrSchedule": number or callable(value)}
-    allowed = [wanted[kind] for kind in kinds if kind in wanted]
-    if not allowed or any(allowed) or (value is None and "None" in kinds):
+    return kinds if any(kind in _EXPECTED for kind in kinds) else []
+
+
+def _check(builder: Callable, name: str, kinds: list[str], value: Any) -> None:
+    """Refuses an argument that is not what the annotation of a number or a schedule says."""
+    if not kinds or (value is None and "None" in kinds):
         return
-    what = {"Numeric": "a number", "Schedule": "a schedule", "ScalarOrSchedule": "a number or a schedule"}
-    expected = next(what[kind] for kind in kinds if kind in what)
-    raise TypeError(f"{builder.__name__}: {name} is {value!r}; pass {expected}.")
+    number = hasattr(value, "dtype") or isinstance(value, (bool, numbers.Number))
+    fits = {"Numeric": number, "Schedule": callable(value), "ScalarOrSchedule": number or callable(value)}
+    if not any(fits.get(kind) for kind in kinds):
+        expected = next(_EXPECTED[kind] for kind in kinds if kind in _EXPECTED)
+        raise TypeError(f"{builder.__name__}: {name} is {value!r}; pass {expected}.")
 
 
 def _dtype(builder: Callable, name: str, value: Any) -> np.dtype | None:

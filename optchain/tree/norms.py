@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from optchain.core.kernels import compute_dtype
 from optchain.tree.reductions import inexact, join, widened
 
 
@@ -192,7 +193,7 @@ def _derivative(groups: list[jax.Array], dots: list[jax.Array]) -> tuple[jax.Arr
 
 def _sum_squares(groups: list[jax.Array], factor: jax.Array | None = None) -> jax.Array:
     """The sum of the squares of all entries times `factor`, in the widest dtype of the groups, float32 or wider."""
-    dtype = jnp.float64 if any(jnp.finfo(x.dtype).bits == 64 for x in groups) else jnp.float32
+    dtype = compute_dtype(*(x.dtype for x in groups))
     sums = []
     for x in groups:
         for part in (x.real, x.imag) if jnp.iscomplexobj(x) else (x,):
