@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from optchain.core import errors
+
+# From this many leaves of one kind on, several go to a call: fewer do not pay for the trace of one more function.
+FEW = 32
 
 
 @functools.lru_cache(maxsize=4096)
@@ -38,6 +43,41 @@ def kernel(program: tuple[tuple[Callable, tuple, str], ...]) -> Callable:
         return lax.convert_element_type(x, u.dtype), tuple(new)
 
     return jax.jit(apply)
+
+
+def run_each(run: Callable, leaves: list[tuple], numbers: Any) -> list:
+    """``[run(*leaf, numbers) for leaf in leaves]``, in fewer calls: leaves of one kind go several to a call.
+
+    What a call costs, in eager code, in tracing and in lowering, is most of the cost of a small leaf. As many calls as
+    leaves in each are the fewest to trace, and powers of two are shared between trees.
+
+    Args:
+      run: A compiled function of one leaf, as `kernel` makes it.
+      leaves: For each leaf the arguments of `run`, the first an array.
+      numbers: The last argument, one for all leaves.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for i, (x, *_) in enumerate(leaves):
+        # Arrays on different devices cannot enter one call.
+        where = x.sharding if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
+        kinds.setdefault((x.shape, x.dtype, where), []).append(i)
+    made: list[Any] = [None] * len(leaves)
+    for indices in kinds.values():
+        size = 2 ** round(math.log2(len(indices)) / 2) if len(indices) >= FEW else 1
+        stop = len(indices) // size * size if size > 1 else 0
+        for start in range(0, stop, size):
+            batch = indices[start : start + size]
+            for i, out in zip(batch, several(run)([leaves[i] for i in batch], numbers), strict=True):
+                made[i] = out
+        for i in indices[stop:]:
+            made[i] = run(*leaves[i], numbers)
+    return made
+
+
+@functools.lru_cache(maxsize=4096)
+def several(run: Callable) -> Callable:
+    """The compiled function that calls `run` for each of a list of leaves."""
+    return jax.jit(lambda leaves, numbers: [run(*leaf, numbers) for leaf in leaves])
 
 
 def compute_dtype(*dtypes: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from optchain.core import errors
-from optchain.core.kernels import array_of, canonical, compute_dtype, dtype_of, kernel
+from optchain.core.kernels import array_of, canonical, compute_dtype, dtype_of, kernel, run_each
 from optchain.core.masks import MaskTree, flags, resolve, select
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info
 from optchain.core.plan import Node, pair_of
@@ -169,23 +169,25 @@ class LeafLink(Node):
         opened = [ready[k] for k in range(len(atoms))]
         if params is not None and not atoms[order[0]].needs_params:
             check_params(self.label, updates, params)
-        pending = [iter(o.rows) for o in opened]
-        done: list[list[tuple]] = [[] for _ in atoms]
-        # One entry for each set of links that some leaf sees; without masks there is one.
-        programs: dict[tuple[bool, ...], tuple] = {}
-        for i, u in enumerate(leaves):
-            seen = tuple(o.seen is None or o.seen[i] for o in opened)
-            if seen not in programs:
-                active = [k for k, flag in enumerate(seen) if flag]
-                program = tuple((atoms[k].rule, atoms[k].static, atoms[k].label) for k in active)
-                programs[seen] = active, kernel(program), tuple(opened[k].numbers for k in active)
-            active, run, numbers = programs[seen]
-            if active:
-                rows = [next(pending[k]) for k in active]
+        groups: dict[tuple[bool, ...], list[int]] = {}  # by the links that see a leaf; without masks there is one
+        for i in range(len(leaves)):
+            groups.setdefault(tuple(o.rows[i] is not None for o in opened), []).append(i)
+        done: list[list] = [[None] * len(leaves) for _ in atoms]
+        for seen, indices in groups.items():
+            active = [k for k, flag in enumerate(seen) if flag]
+            if not active:
+                continue
+            inputs = []
+            for i in indices:
+                rows = [opened[k].rows[i] for k in active]
                 p = next((row[0] for row in rows if row[0] is not None), None)
-                leaves[i], slots = run(array_of(u), array_of(p), tuple(tuple(row[1:]) for row in rows), numbers)
+                inputs.append((array_of(leaves[i]), array_of(p), tuple(tuple(row[1:]) for row in rows)))
+            run = kernel(tuple((atoms[k].rule, atoms[k].static, atoms[k].label) for k in active))
+            numbers = tuple(opened[k].numbers for k in active)
+            for i, (leaf, slots) in zip(indices, run_each(run, inputs, numbers), strict=True):
+                leaves[i] = leaf
                 for k, new in zip(active, slots, strict=True):
-                    done[k].append(new)
+                    done[k][i] = new
         return treedef.unflatten(leaves), [o.close(rows) for o, rows in zip(opened, done, strict=True)]
 
     def open(self, state: Any, updates: Any, params: Any) -> Open:
@@ -214,7 +216,10 @@ class LeafLink(Node):
         if self.tree_scalars:
             numbers |= self.tree_scalars(updates, state, params)
         rows = [row for _, *row in zip(leaves, needed, *slots, strict=False)]
-        return Open(self, state, treedef, seen, rows, concrete(self.label, numbers, leaves))
+        if seen is not None:
+            inner = iter(rows)
+            rows = [next(inner) if flag else None for flag in seen]
+        return Open(self, state, treedef, rows, concrete(self.label, numbers, leaves))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,21 +228,21 @@ class Open:
 
     Attributes:
       treedef: The structure of the updates that the link sees.
-      seen: Which leaves of the whole tree these are; None for all.
-      rows: For each of them the parameter, or None if it is not needed, followed by the slots.
+      rows: For each leaf of the whole tree None if the link does not see it, else the parameter, or None if it is not
+        needed, followed by the slots.
       numbers: The scalars of this step.
     """
 
     link: LeafLink
     state: Any
     treedef: Any
-    seen: list[bool] | None
-    rows: list[list]
+    rows: list[list | None]
     numbers: dict[str, Any]
 
-    def close(self, rows: list[tuple]) -> Any:
-        """The state after the step, from the new slots of each leaf."""
+    def close(self, rows: list[tuple | None]) -> Any:
+        """The state after the step, from the new slots of each leaf that the link sees."""
         link, new = self.link, {}
+        rows = [row for row in rows if row is not None]
         if link.slots:
             columns = zip(*rows, strict=True) if rows else [()] * len(link.slots)
             new = {name: self.treedef.unflatten(column) for name, column in zip(link.slots, columns, strict=True)}

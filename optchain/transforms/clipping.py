@@ -28,13 +28,16 @@ def limit_factors(root: jax.Array, inverse: jax.Array, limit: Numeric) -> tuple[
     Both are exactly 1 for a norm within the limit, and NaN is among them if the norm is not finite. There are two so
     that neither leaves the range of the dtype where their product would.
     """
-    one = jnp.ones_like(root)
+    one, nan = lax.full_like(root, 1), lax.full_like(root, jnp.nan)
     limit = jnp.broadcast_to(jnp.asarray(limit, root.dtype), root.shape)
     scaled = lax.mul(limit, inverse)
     inside, huge = lax.le(root, scaled), lax.lt(inverse, one)
-    first = lax.select(lax.bitwise_and(huge, lax.bitwise_not(inside)), inverse, one)
-    ratio = lax.div(lax.select(huge, limit, scaled), lax.select(inside, one, root))
-    second = lax.select(lax.is_finite(root), lax.select(inside, one, ratio), lax.full_like(root, jnp.nan))
+    # Both end in a division: XLA computes those once and what is cheaper anew in every kernel that reads it.
+    first = lax.div(one, lax.select(lax.bitwise_and(huge, lax.bitwise_not(inside)), lax.div(one, inverse), one))
+    second = lax.div(
+        lax.select(inside, one, lax.select(huge, limit, scaled)),
+        lax.select(lax.is_finite(root), lax.select(inside, one, root), nan),
+    )
     return first, second
 
 

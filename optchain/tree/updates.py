@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from optchain.core import errors
-from optchain.core.kernels import array_of, dtype_of, kernel
+from optchain.core.kernels import array_of, dtype_of, kernel, run_each
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
@@ -43,11 +42,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     """
     names = ("apply_updates", "updates", "params")
     leaves, steps, treedef = _pairs(names, updates, params)
+    moved = {}
     for i, (p, u) in enumerate(zip(leaves, steps, strict=True)):
         if p is None or u is None or getattr(u, "dtype", None) == jax.dtypes.float0:
             continue
         _check(names, updates, params, u, p, INTEGER)
-        leaves[i] = _added(array_of(p), u)
+        moved[i] = (array_of(p), u, ((),))
+    for i, (new, _) in zip(moved, run_each(_add, list(moved.values()), ({},)), strict=True):
+        leaves[i] = new
     return treedef.unflatten(leaves)
 
 
@@ -88,13 +90,13 @@ def incremental_update(new_tensors: Any, old_tensors: Any, step_size: jax.typing
     leaves, new, treedef = _pairs(names, new_tensors, old_tensors)
     # A Python number is subtracted in double precision: in float32 the relative error of 1 - 0.999 is 1.3e-5.
     numbers = ({"fresh": jnp.asarray(step_size), "stale": jnp.asarray(1.0 - step_size)},)
+    mixed = {}
     for i, (old, x) in enumerate(zip(leaves, new, strict=True)):
-        if x is None:
-            leaves[i] = None
-            continue
-        _check(names, new_tensors, old_tensors, x, old, FLOATING)
-        leaves[i] = _mix(array_of(old), x, ((),), numbers)[0]
-    return treedef.unflatten(leaves)
+        if x is not None:
+            _check(names, new_tensors, old_tensors, x, old, FLOATING)
+            mixed[i] = (array_of(old), x, ((),))
+    moved = dict(zip(mixed, run_each(_mix, list(mixed.values()), numbers), strict=True))
+    return treedef.unflatten([moved[i][0] if i in moved else None for i in range(len(leaves))])
 
 
 def periodic_update(
@@ -148,12 +150,6 @@ def mix_rule(old: jax.Array, new: jax.Array, *, fresh: jax.Array, stale: jax.Arr
 
 _add = kernel(((add_rule, (), "apply_updates"),))
 _mix = kernel(((mix_rule, (), "incremental_update"),))
-
-
-def _added(p: jax.Array, u: Any) -> jax.Array:
-    if isinstance(u, Tracer) and p.dtype == u.dtype == jnp.float32:
-        return jax.lax.add(p, u)  # in a trace a call costs more than the addition in it
-    return _add(p, u, ((),), ({},))[0]
 
 
 @jax.jit

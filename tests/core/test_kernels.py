@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optchain.core.kernels import canonical, check, dtype_of, kernel, widen
+from optchain.core.kernels import FEW, canonical, check, dtype_of, kernel, run_each, widen
 from tests.compiles import counting_compiles
 
 
@@ -61,6 +61,49 @@ def test_one_compilation_for_each_shape_and_dtype():
             for leaf in leaves:
                 run(leaf, None, ((),), ({"factor": factor},))
     assert len(compiled) == 3
+
+
+def lerp_leaves(count):
+    """Leaves of three kinds in turn: of two shapes, and of one shape in another dtype."""
+    rng = np.random.default_rng(0)
+    kinds = [((4,), np.float32), ((2, 2), np.float32), ((4,), jnp.bfloat16)]
+    made = []
+    for i in range(count):
+        shape, dtype = kinds[i % 3]
+        u, m = (jnp.asarray(rng.integers(-8, 8, shape), dtype) for _ in range(2))
+        made.append((u, None, ((m,),)))
+    return made
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 3 * FEW - 3, 3 * FEW, 3 * FEW + 4])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_many_leaves_give_what_each_gives_alone(wrap, count):
+    leaves, numbers = lerp_leaves(count), ({"rate": jnp.float32(0.25)},)
+    made = wrap(lambda leaves: run_each(kernel((LERP,)), leaves, numbers))(leaves)
+    assert len(made) == count
+    for (u, _, ((m,),)), (x, ((new,),)) in zip(leaves, made, strict=True):
+        # Small integers and a quarter: exact in every dtype here.
+        expected = np.asarray(m, np.float64) + 0.25 * (np.asarray(u, np.float64) - np.asarray(m, np.float64))
+        assert x.dtype == new.dtype == u.dtype
+        np.testing.assert_array_equal(np.asarray(x, np.float64), expected)
+        np.testing.assert_array_equal(np.asarray(new, np.float64), expected)
+
+
+@pytest.mark.parametrize(("count", "calls"), [(FEW - 1, FEW - 1), (100, 100 // 8 + 100 % 8), (1024, 1024 // 32)])
+def test_many_leaves_of_one_kind_go_several_to_a_call(count, calls):
+    def step(leaves):
+        return run_each(kernel((SCALE,)), [(u, None, ((),)) for u in leaves], ({"factor": 2.0},))
+
+    assert len(jax.make_jaxpr(step)([jnp.ones(3)] * count).eqns) == calls
+
+
+def test_leaves_on_different_devices_stay_there():
+    one, two = jax.devices()[:2]
+    leaves = [(jax.device_put(jnp.full(3, float(i)), (one, two)[i % 2]), None, ((),)) for i in range(2 * FEW)]
+    made = run_each(kernel((SCALE,)), leaves, ({"factor": 2.0},))
+    for i, (x, _) in enumerate(made):
+        assert x.devices() == {(one, two)[i % 2]}
+        np.testing.assert_array_equal(x, np.full(3, 2.0 * i))
 
 
 @pytest.mark.parametrize("leaf", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.complex64])
