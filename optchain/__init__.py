@@ -68,6 +68,12 @@ from optchain.transforms.clipping import (
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from optchain.transforms.masking import PartitionState as PartitionState, masked as masked, partition as partition
+from optchain.transforms.packing import (
+    flatten as flatten,
+    pack_state as pack_state,
+    packed as packed,
+    unpack_state as unpack_state,
+)
 from optchain.transforms.scaling import (
     ScaleByScheduleState as ScaleByScheduleState,
     ScaleState as ScaleState,

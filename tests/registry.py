@@ -29,6 +29,7 @@ class Entry:
       complex: Whether complex leaves work; else they are refused by name.
       checks: Whether leaves that are no floating-point arrays are refused.
       local: Whether a leaf's update depends on that leaf only.
+      joins: Whether leaves are joined, which loses their sharding.
       plain: Whether the call can be read back from `repr`.
     """
 
@@ -42,6 +43,7 @@ class Entry:
     complex: bool = True
     checks: bool = True
     local: bool = True
+    joins: bool = False
     plain: bool = True
 
     def make(self, **numbers: Any) -> Any:
@@ -183,6 +185,34 @@ ENTRIES = [
         dict(max_norm=1.3),
         nonfinite="leaf",
         local=False,
+    ),
+    # small leaves together
+    Entry(
+        "packed",
+        oc.packed,
+        lambda max_norm, learning_rate: oc.packed(
+            oc.chain(oc.clip_by_global_norm(max_norm), oc.adamw(learning_rate, mask=matrices))
+        ),
+        dict(max_norm=1.3, learning_rate=0.1),
+        zero=False,
+        params=True,
+        nonfinite="tree",
+        local=False,
+        joins=True,
+    ),
+    Entry(
+        "packed_momentum",
+        oc.packed,
+        lambda learning_rate: oc.packed(oc.sgd(learning_rate, momentum=0.8), 11),
+        dict(learning_rate=0.1),
+        joins=True,
+    ),
+    Entry(
+        "flatten",
+        oc.flatten,
+        lambda learning_rate: oc.flatten(oc.adam(learning_rate)),
+        dict(learning_rate=0.1),
+        joins=True,
     ),
     # rules
     call("sgd", oc.sgd, dict(learning_rate=0.1)),

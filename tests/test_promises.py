@@ -192,7 +192,7 @@ def test_a_saved_state_continues_bit_for_bit(entry):
     assert_equal((updates, last), (expected[1:], expected_state))
 
 
-@each
+@where(lambda e: not e.joins)
 def test_sharding_is_kept(entry):
     if len(jax.devices()) < 2:
         pytest.skip("needs two devices")

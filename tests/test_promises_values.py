@@ -77,7 +77,7 @@ def test_the_sign_is_true(entry):
 
 def is_sequence(entry):
     state = jax.eval_shape(pair(entry).init, normal(0))
-    return type(state) is tuple or isinstance(state, dict)
+    return (type(state) is tuple or isinstance(state, dict)) and not entry.joins
 
 
 @where(is_sequence)

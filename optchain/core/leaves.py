@@ -21,7 +21,7 @@ from jax.core import Tracer
 
 from optchain.core import errors
 from optchain.core.kernels import array_of, canonical, compute_dtype, dtype_of, kernel, run_each
-from optchain.core.masks import MaskTree, flags, resolve, select
+from optchain.core.masks import MaskTree, visible
 from optchain.core.pair import EmptyState, GradientTransformationExtraArgs, Info
 from optchain.core.plan import Node, pair_of
 
@@ -65,6 +65,7 @@ def leafwise(
     tree_scalars: Callable[[Any, Any, Any], dict[str, Any]] | None = None,
     static: Mapping[str, Any] | None = None,
     needs_params: bool = False,
+    elementwise: bool = False,
     sign: int | None = None,
 ) -> GradientTransformationExtraArgs:
     """Lifts a function of arrays to a transform over pytrees.
@@ -85,6 +86,8 @@ def leafwise(
         norm.
       static: Arguments of the rule that are no numbers: bools, strings, tuples of axes.
       needs_params: Whether the rule or `tree_scalars` reads the parameters.
+      elementwise: Whether an entry of the results depends on the same entry of the arrays and on the scalars alone: not
+        on other entries, nor on the shape. `packed` asks for it.
       sign: +1 if the rule keeps the direction of the update, -1 if it flips it; None says nothing.
 
     Returns:
@@ -118,6 +121,7 @@ def leafwise(
         tree_scalars=tree_scalars,
         static=tuple(sorted((static or {}).items())),
         needs_params=needs_params,
+        elementwise=elementwise,
     )
     return pair_of(link, Info(sign=sign))
 
@@ -134,6 +138,7 @@ class LeafLink(Node):
     tree_scalars: Callable[[Any, Any, Any], dict[str, Any]] | None
     static: tuple[tuple[str, Any], ...]
     needs_params: bool
+    elementwise: bool
     masks: tuple[MaskTree, ...] = ()
 
     @property
@@ -142,6 +147,9 @@ class LeafLink(Node):
 
     def masked(self, mask, mask_extra_args=False):
         return dataclasses.replace(self, masks=(mask, *self.masks))
+
+    def map_masks(self, f):
+        return dataclasses.replace(self, masks=tuple(map(f, self.masks)))
 
     def init(self, params):
         leaves, treedef = jax.tree.flatten(params)
@@ -199,13 +207,7 @@ class LeafLink(Node):
             raise errors.missing_params(self.label)
         elif jax.tree.structure(params) != jax.tree.structure(updates):
             raise errors.structure_mismatch(self.label, "updates", updates, "params", params)
-        seen = None
-        for mask in self.masks:
-            where = resolve(mask, updates, self.label)
-            inner = iter(flags(where, updates))
-            seen = list(inner) if seen is None else [flag and next(inner) for flag in seen]
-            updates = select(where, updates)
-            params = None if params is None else select(where, params)
+        seen, updates, params = visible(self.masks, self.label, updates, params)
         leaves, treedef = jax.tree.flatten(updates)
         if not all(map(errors.is_inexact, leaves)):
             raise errors.not_a_leaf(self.label, "gradient", updates)
@@ -215,7 +217,7 @@ class LeafLink(Node):
         numbers = dict(self.scalars(state)) if self.scalars else {}
         if self.tree_scalars:
             numbers |= self.tree_scalars(updates, state, params)
-        rows = [row for _, *row in zip(leaves, needed, *slots, strict=False)]
+        rows: list[Any] = [row for _, *row in zip(leaves, needed, *slots, strict=False)]
         if seen is not None:
             inner = iter(rows)
             rows = [next(inner) if flag else None for flag in seen]

@@ -60,6 +60,28 @@ def flags(mask: Any, tree: Any) -> list[bool]:
     return jax.tree.leaves(jax.tree.broadcast(mask, tree))
 
 
+def visible(masks: tuple[MaskTree, ...], name: str, tree: Any, *others: Any) -> tuple[Any, ...]:
+    """What is left behind masks, the outermost first.
+
+    Args:
+      masks: The masks.
+      name: The transform's name, for messages.
+      tree: The tree that they are resolved for.
+      *others: Trees of the same structure, or None.
+
+    Returns:
+      One flag for each leaf of `tree` (None without masks), then the trees with `MaskedNode` where a mask is false.
+    """
+    seen = None
+    trees = (tree, *others)
+    for mask in masks:
+        where = resolve(mask, trees[0], name)
+        inner = iter(flags(where, trees[0]))
+        seen = list(inner) if seen is None else [flag and next(inner) for flag in seen]
+        trees = tuple(None if tree is None else select(where, tree) for tree in trees)
+    return seen, *trees
+
+
 def select(mask: Any, tree: Any) -> Any:
     """`tree` with a `MaskedNode` in place of each part where the resolved mask is false."""
     return jax.tree.map(lambda flag, part: part if flag else MaskedNode(), mask, tree)

@@ -58,6 +58,11 @@ class Node:
         """The node on the part of the tree where `mask` is true; its state is unchanged."""
         raise NotImplementedError
 
+    def map_masks(self, f: Callable[[MaskTree], MaskTree]) -> Node:
+        """The node with `f` of each mask in its place."""
+        del f
+        return self
+
     def joins(self, first: Node) -> bool:
         """Whether the atom can run together with those from `first` on that stand before it."""
         del first
@@ -142,6 +147,9 @@ class Sequence(Node):
     def masked(self, mask, mask_extra_args=False):
         return dataclasses.replace(self, nodes=tuple(node.masked(mask, mask_extra_args) for node in self.nodes))
 
+    def map_masks(self, f):
+        return dataclasses.replace(self, nodes=tuple(node.map_masks(f) for node in self.nodes))
+
 
 class MaskedState(NamedTuple):
     """The state of `masked`: that of the inner transform, with a `MaskedNode` where the mask is false."""
@@ -176,6 +184,9 @@ class Masked(Node):
 
     def masked(self, mask, mask_extra_args=False):
         return dataclasses.replace(self, node=self.node.masked(mask, mask_extra_args))
+
+    def map_masks(self, f):
+        return dataclasses.replace(self, node=self.node.map_masks(f), mask=f(self.mask))
 
 
 def node_of(tx: GradientTransformation) -> Node:

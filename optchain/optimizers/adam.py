@@ -103,7 +103,7 @@ def scale_by_adam(
         )
 
     slots = dict(mu=Slot(mu_dtype), nu=Slot(nu_dtype, squared=True))
-    return leafwise(adam_rule, ScaleByAdamState, slots=slots, scalars=scalars, sign=+1)
+    return leafwise(adam_rule, ScaleByAdamState, slots=slots, scalars=scalars, elementwise=True, sign=+1)
 
 
 @transform

@@ -21,6 +21,7 @@ from optchain.transforms.clipping import (
     unitwise_norm as unitwise_norm,
 )
 from optchain.transforms.masking import PartitionState as PartitionState, masked as masked, partition as partition
+from optchain.transforms.packing import flatten as flatten, packed as packed
 from optchain.transforms.scaling import (
     ScaleByScheduleState as ScaleByScheduleState,
     scale as scale,

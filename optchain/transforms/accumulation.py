@@ -77,6 +77,7 @@ def trace(decay: Numeric, nesterov: bool = False, accumulator_dtype: Any = None)
         slots=dict(trace=Slot(accumulator_dtype)),
         scalars=lambda state: dict(decay=decay),
         static=dict(nesterov=nesterov),
+        elementwise=True,
         sign=+1,
     )
 
@@ -118,4 +119,6 @@ def ema(decay: Numeric, debias: bool = True, accumulator_dtype: Any = None) -> G
             rate=moments.decay(decay), correction=moments.debias(decay, safe_increment(state.count)) if debias else 1.0
         )
 
-    return leafwise(ema_rule, EmaState, slots=dict(ema=Slot(accumulator_dtype)), scalars=scalars, sign=+1)
+    return leafwise(
+        ema_rule, EmaState, slots=dict(ema=Slot(accumulator_dtype)), scalars=scalars, elementwise=True, sign=+1
+    )

@@ -71,7 +71,7 @@ def clip(max_delta: Numeric) -> GradientTransformationExtraArgs:
       [1.0, -0.5, -1.0]
     """
     check_limit("clip", "max_delta", max_delta)
-    return leafwise(clip_rule, scalars=lambda state: dict(max_delta=max_delta), sign=+1)
+    return leafwise(clip_rule, scalars=lambda state: dict(max_delta=max_delta), elementwise=True, sign=+1)
 
 
 def clip_by_block_rms_rule(u, p, *, threshold):
@@ -145,7 +145,7 @@ def clip_by_global_norm(max_norm: Numeric) -> GradientTransformationExtraArgs:
         first, second = limit_factors(*scaled_norm(updates), max_norm)
         return dict(first=first, second=second)
 
-    return leafwise(scale_twice_rule, tree_scalars=tree_scalars, sign=+1)
+    return leafwise(scale_twice_rule, tree_scalars=tree_scalars, elementwise=True, sign=+1)
 
 
 def unit_axes(x: jax.Array, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -49,7 +49,9 @@ def scale(step_size: Numeric) -> GradientTransformationExtraArgs:
       >>> tx.update(jnp.array([2.0, 4.0]), tx.init(jnp.zeros(2)))[0].tolist()
       [-1.0, -2.0]
     """
-    return leafwise(scale_rule, scalars=lambda state: dict(step_size=step_size), sign=sign_of(step_size))
+    return leafwise(
+        scale_rule, scalars=lambda state: dict(step_size=step_size), elementwise=True, sign=sign_of(step_size)
+    )
 
 
 @transform
@@ -75,7 +77,11 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs
       ([0.75], 2)
     """
     return leafwise(
-        scale_rule, ScaleByScheduleState, scalars=lambda state: dict(step_size=step_size_fn(state.count)), sign=None
+        scale_rule,
+        ScaleByScheduleState,
+        scalars=lambda state: dict(step_size=step_size_fn(state.count)),
+        elementwise=True,
+        sign=None,
     )
 
 
@@ -110,12 +116,14 @@ def scale_by_learning_rate(
             scale_rule,
             ScaleByScheduleState,
             scalars=lambda state: dict(step_size=flip * rate(state.count)),
+            elementwise=True,
             sign=flip,
         )
     sign = sign_of(learning_rate)
     return leafwise(
         scale_rule,
         scalars=lambda state: dict(step_size=flip * learning_rate),
+        elementwise=True,
         sign=flip if sign is None else flip * sign,  # what is not known yet is taken to be positive, as a schedule is
     )
 

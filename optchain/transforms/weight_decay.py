@@ -69,11 +69,13 @@ def add_decayed_weights(
             WeightDecaySchedule,
             scalars=lambda state: dict(weight_decay=schedule(state.count)),
             needs_params=True,
+            elementwise=True,
             sign=+1,
         )
     return leafwise(
         add_decayed_weights_rule,
         scalars=lambda state: dict(weight_decay=weight_decay),
         needs_params=True,
+        elementwise=True,
         sign=+1,
     )
