@@ -1,11 +1,9 @@
-"""Turns samples into medians, ratios, a table and JSON."""
+"""Turns samples into medians, ratios and tables of text."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import math
-import os
+import importlib.metadata
 import platform
 import statistics
 from collections.abc import Iterable, Mapping
@@ -14,20 +12,25 @@ from typing import Any
 
 import jax
 
-from benchmarks.measure import MEMORY, Case
+import optchain
+from benchmarks.contenders import PAIRS
+from benchmarks.pytorch import cores
+from benchmarks.rules import CORE
+
+DIGITS = 4  # that are kept: more would say what was not measured
 
 
 def machine() -> dict[str, Any]:
     """The versions, the processor and the device that the numbers belong to."""
-    versions = {"python": platform.python_version()}
-    for package in ("optchain", "optax", "jax", "jaxlib", "numpy"):
-        with contextlib.suppress(ImportError):
-            versions[package] = importlib.import_module(package).__version__
+    versions = {"python": platform.python_version(), "optchain": optchain.__version__}
+    for package in ("optax", "jax", "jaxlib", "numpy", "torch"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     return {
         "versions": versions,
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.platform(),
+        "cores": cores(),
+        "system": f"{platform.system()} {platform.machine()}",
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
     }
@@ -43,53 +46,56 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def summary(columns: Mapping[str, Mapping[str, list[float]]], contenders: Iterable[str]) -> dict[str, Any]:
-    """For each column the median of each contender and the ratio of the first one to each other.
+def summary(columns: Mapping[str, Mapping[str, list[float]]], pairs: Iterable[tuple[str, str]] = PAIRS) -> Any:
+    """For each column the median of each contender, and the ratio of each pair of which both were measured.
 
     A ratio is the median over the rounds of the ratio within a round, and None where it does not exist.
     """
-    first, *peers = contenders
     rows = {}
     for column, samples in columns.items():
-        medians = {name: statistics.median(values) for name, values in samples.items()}
-        ratios = {name: paired_ratio(samples.get(first, []), samples.get(name, [])) for name in peers}
-        rows[column] = {"median": medians, "ratio": ratios, "samples": {name: list(v) for name, v in samples.items()}}
+        medians = {name: rounded(statistics.median(values)) for name, values in samples.items() if values}
+        both = [(a, b) for a, b in pairs if a in medians and b in medians]
+        rows[column] = {
+            "median": medians,
+            "ratio": {f"{a}/{b}": rounded(paired_ratio(samples[a], samples[b])) for a, b in both},
+        }
     return rows
 
 
 def paired_ratio(ours: list[float], theirs: list[float]) -> float | None:
-    if not ours or len(ours) != len(theirs) or 0 in theirs:
+    if 0 in theirs:
         return None
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
-def describe(tree: str, rule: str, shapes_leaves: list[tuple[int, ...]], case: Case, contenders: Iterable[str]) -> dict:
-    """One case as it stands in the JSON."""
-    return {
-        "tree": tree,
-        "rule": rule,
-        "leaves": len(shapes_leaves),
-        "parameters": sum(math.prod(shape) for shape in shapes_leaves),
-        "steps": case.steps,
-        "difference_in_learning_rates": case.difference,
-        "columns": summary(case.samples, contenders),
-    }
+def rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def all_means(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """The geometric means over all cases, and over those of the core rules and of each tree where these are others."""
+    trees = dict.fromkeys(case["tree"] for case in cases)
+    groups = {"core rules": [case for case in cases if case["rule"] in CORE]}
+    groups |= {tree: [case for case in cases if case["tree"] == tree] for tree in trees}
+    others = {name: group for name, group in groups.items() if group and group != cases}
+    return {name: geometric_means(group) for name, group in {"all": cases, **others}.items()}
 
 
 def geometric_means(cases: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """By column and peer, the geometric mean of the ratios over all cases; None if one of them has no logarithm."""
+    """By column and pair, the geometric mean of the ratios over the cases that have it.
+
+    It is None if one of the ratios has no logarithm.
+    """
     collected: dict[str, dict[str, list[float | None]]] = {}
     for case in cases:
         for column, row in case["columns"].items():
-            for peer, ratio in row["ratio"].items():
-                collected.setdefault(column, {}).setdefault(peer, []).append(ratio)
-    return {c: {peer: geometric_mean(ratios) for peer, ratios in row.items()} for c, row in collected.items()}
+            for pair, ratio in row["ratio"].items():
+                collected.setdefault(column, {}).setdefault(pair, []).append(ratio)
+    return {c: {pair: geometric_mean(ratios) for pair, ratios in row.items()} for c, row in collected.items()}
 
 
 def geometric_mean(ratios: list[float | None]) -> float | None:
-    if not all(ratios):
-        return None
-    return statistics.geometric_mean(ratios)
+    return rounded(statistics.geometric_mean(ratios)) if all(ratios) else None
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
@@ -99,38 +105,49 @@ def machine_text(machine: Mapping[str, Any]) -> str:
 
 def case_text(case: Mapping[str, Any]) -> str:
     """One case as a table."""
-    contenders = list(dict.fromkeys(name for row in case["columns"].values() for name in row["median"]))
-    peers = list(dict.fromkeys(name for row in case["columns"].values() for name in row["ratio"]))
-    head = f"{'':12}" + "".join(f"{name:>14}" for name in contenders) + "".join(f"{'/' + name:>10}" for name in peers)
-    lines = [
-        f"{case['tree']} ({case['leaves']:,} leaves, {case['parameters']:,} parameters), {case['rule']}; "
-        f"after {case['steps']} steps {case['difference_in_learning_rates']:.1e} learning rates apart",
-        head,
-    ]
-    for column, row in case["columns"].items():
-        show = size_text if column in MEMORY else time_text
-        values = "".join(f"{show(row['median'].get(name)):>14}" for name in contenders)
-        lines.append(f"{column:12}{values}" + "".join(f"{ratio_text(row['ratio'][name]):>10}" for name in peers))
+    title = f"{case['tree']}, {case['rule']}"
+    if "steps" in case:
+        title = (
+            f"{case['tree']} ({case['leaves']:,} leaves, {case['parameters']:,} parameters), {case['rule']}; "
+            f"after {case['steps']} steps {case['difference_in_learning_rates']:.1e} learning rates apart"
+        )
+    return f"{title}\n{columns_text(case['columns'])}"
+
+
+def columns_text(columns: Mapping[str, Any]) -> str:
+    contenders = list(dict.fromkeys(name for row in columns.values() for name in row["median"]))
+    pairs = list(dict.fromkeys(name for row in columns.values() for name in row["ratio"]))
+    lines = [f"{'':12}" + "".join(f"{name:>14}" for name in contenders) + ratios_head(pairs)]
+    for column, row in columns.items():
+        values = "".join(f"{value_text(column, row['median'].get(name)):>14}" for name in contenders)
+        lines.append(f"{column:12}{values}{ratios_line(row['ratio'], pairs)}")
     return "\n".join(lines)
 
 
-def means_text(means: Mapping[str, Mapping[str, float | None]]) -> str:
-    peers = list(dict.fromkeys(name for row in means.values() for name in row))
-    lines = ["geometric means of the ratios", f"{'':12}" + "".join(f"{'/' + name:>10}" for name in peers)]
-    for column, row in means.items():
-        lines.append(f"{column:12}" + "".join(f"{ratio_text(row.get(name)):>10}" for name in peers))
+def means_text(means: Mapping[str, Any]) -> str:
+    lines = []
+    for group, columns in means.items():
+        pairs = list(dict.fromkeys(name for row in columns.values() for name in row))
+        lines += [f"geometric means of the ratios, {group}", f"{'':12}{ratios_head(pairs)}"]
+        lines += [f"{column:12}{ratios_line(row, pairs)}" for column, row in columns.items()]
     return "\n".join(lines)
 
 
-def time_text(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:,.2f} ms"
+def ratios_head(pairs: Iterable[str]) -> str:
+    return "".join(f"  {pair:>14}" for pair in pairs)
 
 
-def size_text(size: float | None) -> str:
-    if size is None:
+def ratios_line(ratios: Mapping[str, float | None], pairs: Iterable[str]) -> str:
+    return "".join(f"  {ratio_text(ratios.get(pair)):>{max(14, len(pair))}}" for pair in pairs)
+
+
+def value_text(column: str, value: float | None) -> str:
+    if value is None:
         return "-"
-    unit, divisor = ("MiB", 2**20) if size >= 2**20 else ("KiB", 2**10)
-    return f"{size / divisor:,.1f} {unit}"
+    if column in ("temporaries", "peak"):
+        unit, divisor = ("MiB", 2**20) if value >= 2**20 else ("KiB", 2**10)
+        return f"{value / divisor:,.1f} {unit}"
+    return f"{value:.2f}" if column in ("passes", "roofline") else f"{1e3 * value:,.2f} ms"
 
 
 def ratio_text(ratio: float | None) -> str:

@@ -1,6 +1,6 @@
 """The parameter trees that the optimizers are measured on.
 
-An entry of `TREES` makes a tree of shapes; `fill` turns such a tree into arrays.
+An entry of `TREES` makes a tree of shapes, `tree_of` finds it by name, and `fill` turns such a tree into arrays.
 """
 
 from __future__ import annotations
@@ -77,19 +77,36 @@ def moe(layers: int = 4, experts: int = 8, width: int = 256) -> Any:
     }
 
 
+def blocks(millions: int = 16) -> Any:
+    """So many times 2**20 parameters, in leaves of at most 2048 x 2048: how a step grows with parameters."""
+    whole, rest = divmod(millions, 4)
+    return [(2048, 2048)] * whole + [(512 * rest, 2048)] * bool(rest)
+
+
 def tiny() -> Any:
     """Two leaves. Warms the machinery up before anything is timed, and serves as a smoke test."""
     return {"w": (8, 4), "b": (4,)}
 
 
 TREES = {tree.__name__: tree for tree in (large, gpt2, small, resnet50, moe, tiny)}
+SIZED = {tree.__name__: tree for tree in (small, blocks)}
+
+
+def tree_of(name: str) -> Any:
+    """The shapes of a tree of `TREES`, or as ``small:300`` of one of `SIZED` in another size."""
+    name, _, size = name.partition(":")
+    return SIZED[name](int(size)) if size else TREES[name]()
 
 
 def is_shape(node: Any) -> bool:
     return isinstance(node, tuple)
 
 
+def shapes_of(tree: Any) -> list[tuple[int, ...]]:
+    return jax.tree.leaves(tree, is_leaf=is_shape)
+
+
 def fill(shapes: Any, seed: int) -> Any:
     """Standard normal float32 NumPy arrays of these shapes, the same ones for the same seed."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda shape: np.asarray(rng.standard_normal(shape), np.float32), shapes, is_leaf=is_shape)
+    return jax.tree.map(lambda shape: np.asarray(rng.standard_normal(shape, np.float32)), shapes, is_leaf=is_shape)
