@@ -57,10 +57,8 @@ def run_each(run: Callable, leaves: list[tuple], numbers: Any) -> list:
       numbers: The last argument, one for all leaves.
     """
     kinds: dict[Any, list[int]] = {}
-    for i, (x, *_) in enumerate(leaves):
-        # Arrays on different devices cannot enter one call.
-        where = x.sharding if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
-        kinds.setdefault((x.shape, x.dtype, where), []).append(i)
+    for i, leaf in enumerate(leaves):
+        kinds.setdefault((leaf[0].shape, *map(kind, jax.tree.leaves(leaf))), []).append(i)
     made: list[Any] = [None] * len(leaves)
     for indices in kinds.values():
         size = 2 ** round(math.log2(len(indices)) / 2) if len(indices) >= FEW else 1
@@ -72,6 +70,13 @@ def run_each(run: Callable, leaves: list[tuple], numbers: Any) -> list:
         for i in indices[stop:]:
             made[i] = run(*leaves[i], numbers)
     return made
+
+
+def kind(x: Any) -> tuple:
+    """What arrays of one shape must share to take the same place in calls that are compiled once."""
+    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
+        return x.dtype, x.weak_type, x.sharding, x.committed  # arrays on different devices cannot enter one call
+    return getattr(x, "dtype", type(x)), getattr(x, "weak_type", False)
 
 
 @functools.lru_cache(maxsize=4096)

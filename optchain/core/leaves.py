@@ -87,7 +87,8 @@ def leafwise(
       static: Arguments of the rule that are no numbers: bools, strings, tuples of axes.
       needs_params: Whether the rule or `tree_scalars` reads the parameters.
       elementwise: Whether an entry of the results depends on the same entry of the arrays and on the scalars alone: not
-        on other entries, nor on the shape. `packed` asks for it.
+        on other entries, nor on the shape. Nor may `tree_scalars` depend on how the tree is cut into leaves. `packed`
+        asks for it.
       sign: +1 if the rule keeps the direction of the update, -1 if it flips it; None says nothing.
 
     Returns:

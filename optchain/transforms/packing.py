@@ -113,8 +113,9 @@ class Packed:
 def packed(inner: GradientTransformation, max_size: int | None = 2**12) -> GradientTransformationExtraArgs:
     """Runs an elementwise transform on the small leaves of each dtype joined to one vector.
 
-    The numbers are those of `inner` on its own, but for the last rounding of norms over the whole tree. The state of
-    small leaves lies in the vectors: a thousand small leaves cost a handful of kernels and one each for their updates.
+    The numbers are those of `inner` on its own, but for the last rounding of norms over the whole tree and of half
+    precision. The state of small leaves lies in the vectors: a thousand small leaves cost a handful of kernels and one
+    each for their updates.
     `unpack_state` and `pack_state` convert the state.
 
     Args:
@@ -142,8 +143,10 @@ def packed(inner: GradientTransformation, max_size: int | None = 2**12) -> Gradi
       [[1.0, 1.0], [1.0, 1.0]]
     """
     errors.check_pair("packed", "inner", inner)
-    if max_size is not None and not max_size >= 1:
-        raise ValueError(f"packed: max_size must be at least 1, or None for all leaves, not {max_size!r}.")
+    if max_size is not None and not (isinstance(max_size, int) and max_size >= 1):
+        raise ValueError(
+            f"packed: max_size must be an integer of at least 1, or None for all leaves, not {max_size!r}."
+        )
     return _packed("packed", inner, math.inf if max_size is None else max_size)
 
 
@@ -209,7 +212,8 @@ def pack_state(tx: GradientTransformation, state: Any, params: Any) -> Any:
       A state for ``tx.update``.
 
     Raises:
-      ValueError: if `state` is not one of the transform inside.
+      ValueError: if `state` is not one of the transform inside for these parameters, by structure, shapes and dtypes.
+      TypeError: if `tx` is no packed transform.
 
     Example:
       >>> import jax.numpy as jnp, optchain
@@ -218,16 +222,23 @@ def pack_state(tx: GradientTransformation, state: Any, params: Any) -> Any:
       >>> state.trace.vectors
       (Array([0., 0., 0.], dtype=float32),)
     """
+    call = tx.info.call if isinstance(tx, GradientTransformation) else None
+    if call is None or call.builder not in (packed, flatten):
+        raise TypeError(f"pack_state: tx is {tx!r}; pass what packed or flatten returned.")
+    expected, fix = jax.eval_shape(tx.links[0].init, params), "Pass its state, and the parameters that it was made for."
+    if jax.tree.structure(state) != jax.tree.structure(expected):
+        raise ValueError(f"pack_state: the state does not have the structure that {tx.links[0]!r} gives it. {fix}")
+    for (path, x), like in zip(jax.tree.leaves_with_path(state), jax.tree.leaves(expected), strict=True):
+        if (jnp.shape(x), dtype_of(x)) != (like.shape, like.dtype):
+            raise ValueError(
+                f"pack_state: the state {errors.at(path)} is {errors.describe(x)}, but {tx.links[0]!r} has "
+                f"{errors.describe(like)} there. {fix}"
+            )
     like, structure = jax.tree.flatten(jax.eval_shape(tx.init, params), is_leaf=_is_packed)
-    try:
-        parts = structure.flatten_up_to(state)
-        packs = [x.layout.pack(part, _join) if _is_packed(x) else part for x, part in zip(like, parts, strict=True)]
-    except ValueError as error:
-        raise ValueError(
-            f"pack_state: the state does not have the structure that the transform inside {tx!r} gives it: {error}. "
-            "Pass the state of the transform that was packed, and the parameters that it was made for."
-        ) from None
-    return structure.unflatten(packs)
+    parts = structure.flatten_up_to(state)
+    return structure.unflatten(
+        x.layout.pack(part, _join) if _is_packed(x) else part for x, part in zip(like, parts, strict=True)
+    )
 
 
 def _packed(name: str, inner: GradientTransformation, max_size: float) -> GradientTransformationExtraArgs:
@@ -280,6 +291,17 @@ def _mask_of_packed(name: str, mask: MaskTree) -> Callable[[Packed], Packed]:
 
     def mask_of(tree: Packed) -> Packed:
         flags = jax.tree.broadcast(resolve(mask, tree.shapes, name), tree.shapes)
+        values = tree.layout.treedef.flatten_up_to(flags)
+        for group in tree.layout.groups:
+            for i in group:
+                if values[i] != values[group[0]]:
+                    like = jax.tree.unflatten(tree.layout.treedef, range(len(values)))
+                    path = next(path for path, position in errors.paths(like) if position == i)
+                    raise ValueError(
+                        f"{name}: the mask {errors.at(path)} is {values[i]}, but this state was made with a mask that "
+                        "is the same for this leaf and those that are joined with it. Convert the state: "
+                        "pack_state(tx, unpack_state(state), params)."
+                    )
         return tree.layout.pack(flags, lambda group: group[0])
 
     return mask_of

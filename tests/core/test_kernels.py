@@ -106,6 +106,31 @@ def test_leaves_on_different_devices_stay_there():
         np.testing.assert_array_equal(x, np.full(3, 2.0 * i))
 
 
+def test_slots_and_parameters_on_different_devices():
+    devices = jax.devices()[:2]
+    leaves = []
+    for i in range(2 * FEW):
+        p, m = (jax.device_put(jnp.full(3, float(i)), devices[i % 2]) for _ in range(2))
+        leaves.append((np.ones(3, np.float32), p, ((m,), ())))
+    for i, (x, _) in enumerate(run_each(kernel((LERP, DECAY)), leaves, ({"rate": 0.5}, {"rate": 0.25}))):
+        np.testing.assert_allclose(x, np.full(3, i + 0.5 * (1 - i) + 0.25 * i))
+
+
+def test_leaves_of_mixed_kinds_compile_once_a_kind():
+    def mixed_rule(u, p):
+        return u + p
+
+    kinds = [(jnp.float32, False), (jnp.bfloat16, False), (jnp.float32, True)]
+    rng = np.random.default_rng(0)
+    leaves = []
+    for i in rng.integers(0, 3, 40 * FEW):
+        dtype, weak = kinds[i]
+        leaves.append((jnp.ones(()), jnp.asarray(1.0) if weak else jnp.ones((), dtype), ((),)))
+    with counting_compiles() as compiled:
+        run_each(kernel(((mixed_rule, (), "mixed"),)), leaves, ({},))
+    assert len(compiled) <= 2 * len(kinds)  # a call of several, and one for what is left over
+
+
 @pytest.mark.parametrize("leaf", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("slot", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_half_precision_is_widened_and_each_result_is_cast_to_what_it_replaces(leaf, slot):

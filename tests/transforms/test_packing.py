@@ -233,8 +233,8 @@ def test_sharded_parameters_give_the_same_numbers():
 
 
 def test_wrong_sizes_are_refused():
-    for bad in (0, -1):
-        with pytest.raises(ValueError, match="packed: max_size must be at least 1, or None"):
+    for bad in (0, -1, "4", 2.5, np.array([4, 5])):
+        with pytest.raises(ValueError, match="packed: max_size must be an integer of at least 1, or None"):
             oc.packed(oc.sgd(0.1), bad)
     with pytest.raises(TypeError, match="packed: argument inner is"):
         oc.packed(0.1)
@@ -256,7 +256,28 @@ def test_gradients_that_do_not_fit_the_state_are_refused_by_path():
 
 def test_a_state_of_another_transform_is_not_packed():
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    tx, plain = oc.packed(oc.trace(0.9)), oc.trace(0.9)
     with pytest.raises(ValueError, match=r"pack_state: the state does not have the structure .*trace"):
-        oc.pack_state(oc.packed(oc.trace(0.9)), oc.adam(0.1).init(params), params)
-    with pytest.raises(ValueError, match="pack_state: the state does not have"):
-        oc.pack_state(oc.packed(oc.trace(0.9)), oc.trace(0.9).init([jnp.ones(3)]), params)
+        oc.pack_state(tx, oc.adam(0.1).init(params), params)
+    with pytest.raises(ValueError, match="pack_state: the state does not have the structure"):
+        oc.pack_state(tx, plain.init([jnp.ones(3)]), params)
+    with pytest.raises(
+        ValueError, match=r"pack_state: the state at .*\['b'\] is float32\[2\], but .*float32\[3\] there"
+    ):
+        oc.pack_state(tx, plain.init({"w": jnp.ones((2, 3)), "b": jnp.ones(2)}), params)
+    with pytest.raises(ValueError, match=r"\['w'\] is bfloat16\[2,3\]"):
+        oc.pack_state(tx, plain.init({"w": jnp.ones((2, 3), jnp.bfloat16), "b": jnp.ones(3)}), params)
+    for bad in (plain, oc.packed, None):
+        with pytest.raises(TypeError, match=r"pack_state: tx is .* pass what packed or flatten returned"):
+            oc.pack_state(bad, plain.init(params), params)
+
+
+def test_a_state_made_with_another_mask_is_refused_until_it_is_converted():
+    params = {"a": jnp.ones(3), "b": jnp.ones((2, 2)), "c": jnp.ones(2)}
+    grads = jax.tree.map(jnp.zeros_like, params)
+    state = oc.packed(oc.adamw(0.1, weight_decay=1.0, mask={"a": True, "b": True, "c": True})).init(params)
+    tx = oc.packed(oc.adamw(0.1, weight_decay=1.0, mask={"a": False, "b": True, "c": True}))
+    with pytest.raises(ValueError, match=r"packed: the mask at \['b'\] is True, .*pack_state"):
+        tx.update(grads, state, params)
+    updates, _ = tx.update(grads, oc.pack_state(tx, oc.unpack_state(state), params), params)
+    assert [updates[k].ravel()[0].item() for k in "abc"] == pytest.approx([0.0, -0.1, -0.1])
