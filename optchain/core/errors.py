@@ -44,6 +44,12 @@ def not_a_leaf(name: str, what: str, tree: Any) -> TypeError:
     return TypeError(f"{name}: the {what} leaf {at(path)} is {describe(value)}, not a floating-point array. {fix}")
 
 
+def check_leaves(name: str, what: str, leaves: list, tree: Any) -> None:
+    """Refuses `tree` if one of its leaves cannot be optimized."""
+    if not all(map(is_inexact, leaves)):
+        raise not_a_leaf(name, what, tree)
+
+
 def structure_mismatch(name: str, what: str, tree: Any, against: str, reference: Any) -> ValueError:
     """For two trees that must have one structure; names the first path where they part."""
     left, right = paths(tree), paths(reference)

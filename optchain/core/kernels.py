@@ -61,8 +61,8 @@ def run_each(run: Callable, leaves: list[tuple], numbers: Any) -> list:
         kinds.setdefault((leaf[0].shape, *map(kind, jax.tree.leaves(leaf))), []).append(i)
     made: list[Any] = [None] * len(leaves)
     for indices in kinds.values():
-        size = 2 ** round(math.log2(len(indices)) / 2) if len(indices) >= FEW else 1
-        stop = len(indices) // size * size if size > 1 else 0
+        size = 2 ** round(math.log2(len(indices)) / 2)
+        stop = len(indices) // size * size if len(indices) >= FEW else 0
         for start in range(0, stop, size):
             batch = indices[start : start + size]
             for i, out in zip(batch, several(run)([leaves[i] for i in batch], numbers), strict=True):

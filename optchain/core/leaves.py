@@ -154,8 +154,7 @@ class LeafLink(Node):
 
     def init(self, params):
         leaves, treedef = jax.tree.flatten(params)
-        if not all(map(errors.is_inexact, leaves)):
-            raise errors.not_a_leaf(self.label, "parameter", params)
+        errors.check_leaves(self.label, "parameter", leaves, params)
         for name, slot in self.slots.items():
             if slot.dtype is not None and not jnp.issubdtype(slot.dtype, jnp.floating):
                 raise TypeError(f"{self.label}: {name} cannot be stored in {slot.dtype}; pass a floating dtype.")
@@ -210,8 +209,7 @@ class LeafLink(Node):
             raise errors.structure_mismatch(self.label, "updates", updates, "params", params)
         seen, updates, params = visible(self.masks, self.label, updates, params)
         leaves, treedef = jax.tree.flatten(updates)
-        if not all(map(errors.is_inexact, leaves)):
-            raise errors.not_a_leaf(self.label, "gradient", updates)
+        errors.check_leaves(self.label, "gradient", leaves, updates)
         against = functools.partial(match, self.label, updates, leaves, treedef)
         needed = against("params", params) if self.needs_params else repeat(None)
         slots = [against(name, getattr(state, name), slot.squared) for name, slot in self.slots.items()]
@@ -262,8 +260,7 @@ def match(name: str, updates: Any, leaves: list, treedef: Any, what: str, tree: 
     column, structure = jax.tree.flatten(tree)
     if structure != treedef:
         raise errors.structure_mismatch(name, "updates", updates, what, tree)
-    if not all(map(errors.is_inexact, column)):
-        raise errors.not_a_leaf(name, what, tree)
+    errors.check_leaves(name, what, column, tree)
     for u, x in zip(leaves, column, strict=True):
         if getattr(u, "shape", ()) != getattr(x, "shape", ()):
             raise errors.shape_mismatch(name, "updates", updates, what, tree)

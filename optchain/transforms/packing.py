@@ -260,17 +260,17 @@ def _packed(name: str, inner: GradientTransformation, max_size: float) -> Gradie
     def init(params: Any) -> Any:
         if isinstance(params, ParamsPlaceholder):
             return inner.init(params)
-        _check(name, "parameter", params)
+        errors.check_leaves(name, "parameter", jax.tree.leaves(params), params)
         return run.init(layout_of(params).pack(params, _join))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        _check(name, "gradient", updates)
+        leaves, treedef = jax.tree.flatten(updates)
+        errors.check_leaves(name, "gradient", leaves, updates)
         if params is not None:
             check_params(name, updates, params)
-            _check(name, "params", params)
+            errors.check_leaves(name, "params", jax.tree.leaves(params), params)
         found = next(filter(_is_packed, jax.tree.leaves(state, is_leaf=_is_packed)), None)
         layout = found.layout if found else layout_of(updates if params is None else params)
-        leaves, treedef = jax.tree.flatten(updates)
         if treedef != layout.treedef or tuple(map(jnp.shape, leaves)) != layout.shapes:
             like = layout.treedef.unflatten(map(jax.ShapeDtypeStruct, layout.shapes, layout.dtypes))
             raise (errors.structure_mismatch if treedef != layout.treedef else errors.shape_mismatch)(
@@ -290,7 +290,8 @@ def _mask_of_packed(name: str, mask: MaskTree) -> Callable[[Packed], Packed]:
     """The mask of a packed tree: a group is masked as its leaves are, which are all masked alike."""
 
     def mask_of(tree: Packed) -> Packed:
-        flags = jax.tree.broadcast(resolve(mask, tree.shapes, name), tree.shapes)
+        shapes = tree.shapes
+        flags = jax.tree.broadcast(resolve(mask, shapes, name), shapes)
         values = tree.layout.treedef.flatten_up_to(flags)
         for group in tree.layout.groups:
             for i in group:
@@ -305,11 +306,6 @@ def _mask_of_packed(name: str, mask: MaskTree) -> Callable[[Packed], Packed]:
         return tree.layout.pack(flags, lambda group: group[0])
 
     return mask_of
-
-
-def _check(name: str, what: str, tree: Any) -> None:
-    if not all(map(errors.is_inexact, jax.tree.leaves(tree))):
-        raise errors.not_a_leaf(name, what, tree)
 
 
 def _is_packed(node: Any) -> bool:
